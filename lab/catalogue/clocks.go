@@ -9,6 +9,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
@@ -148,13 +149,13 @@ func (w wrongClock) round(ctx context.Context, s *trial.Run, i int, r *trial.Rou
 	r.Kind = "cut"
 	var look func(want time.Duration)
 	since := clock.System().Now()
-	overtaken := s.Overtaken(r, func(context.Context, chaos.Target) error {
+	overtaken := s.Overtaken(r, func(context.Context, inspect.Target) error {
 		if w.offset == 0 {
 			look(clock.System().Now().Sub(since) * time.Duration(own) / (100 * percent))
 		}
 		return nil
 	})
-	_, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.PartitionLeader, For: s.TTL, Until: func(ctx context.Context, at chaos.Target) error {
+	_, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.PartitionLeader, For: s.TTL, Until: func(ctx context.Context, at inspect.Target) error {
 		since = clock.System().Now()
 		before, err := s.Chaos.ClockAhead(ctx, at.URL)
 		if err != nil {

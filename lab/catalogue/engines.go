@@ -9,6 +9,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
@@ -61,7 +62,7 @@ func outage(t trial.Trial) time.Duration { return t.Describe().SilentAfter() + t
 // was certainly no quorum.
 func pauseQuorum(ctx context.Context, s *trial.Run, i int, r *trial.Round) error {
 	r.Kind = quorumPaused
-	f, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.Pause, Targets: []string{chaos.Quorum}, Nth: i, For: time.Millisecond, Until: func(ctx context.Context, _ chaos.Target) error {
+	f, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.Pause, Targets: []string{inspect.Quorum}, Nth: i, For: time.Millisecond, Until: func(ctx context.Context, _ inspect.Target) error {
 		r.Begun = clock.System().Now()
 		if err := s.Hold(ctx, outage(s.Trial)); err != nil {
 			return err
@@ -79,7 +80,7 @@ func pauseQuorum(ctx context.Context, s *trial.Run, i int, r *trial.Round) error
 // killQuorum kills a majority. The members are restarted after an outage, not before.
 func killQuorum(ctx context.Context, s *trial.Run, i int, r *trial.Round) error {
 	r.Kind = quorumKilled
-	f, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.Kill, Targets: []string{chaos.Quorum}, Nth: i})
+	f, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.Kill, Targets: []string{inspect.Quorum}, Nth: i})
 	if err != nil {
 		return err
 	}
@@ -98,7 +99,7 @@ func noQuorum(s *trial.Run, f chaos.Fault, r *trial.Round) error {
 func splitFleet(ctx context.Context, s *trial.Run, i int, r *trial.Round) error {
 	others := s.Others(r.Node)
 	r.Kind, r.Other = splitNodes, others[i%len(others)]
-	_, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.Partition, From: chaos.Peers, Targets: []string{r.Node, r.Other}, For: 2 * s.TTL, Until: func(ctx context.Context, _ chaos.Target) error {
+	_, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.Partition, From: chaos.Peers, Targets: []string{r.Node, r.Other}, For: 2 * s.TTL, Until: func(ctx context.Context, _ inspect.Target) error {
 		r.Begun = clock.System().Now()
 		next, err := s.Sealed(ctx, r.Token)
 		if err != nil {
@@ -175,9 +176,9 @@ func memberAway(ctx context.Context, s *trial.Run, i int, r *trial.Round) error 
 	n := i % len(faults)
 	r.Kind = faults[n].kind
 	// Every member gets every fault: one of them leads the engine.
-	spec := chaos.Spec{Kind: faults[n].fault, For: away(s.TTL), Nth: i/len(faults) + n, Targets: []string{chaos.Member}}
+	spec := chaos.Spec{Kind: faults[n].fault, For: away(s.TTL), Nth: i/len(faults) + n, Targets: []string{inspect.Member}}
 	if s.Engine == trial.Raft {
-		spec.Targets = []string{chaos.Follower}
+		spec.Targets = []string{inspect.Follower}
 	}
 	f, err := s.Inject(ctx, r, spec)
 	r.Seen = f.Target + ": " + f.Evidence

@@ -10,6 +10,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/plot"
@@ -24,7 +25,7 @@ func cut() experiment.Experiment {
 		Question:    "Does a leader that the engine no longer hears stop before the next one is granted?",
 		Expectation: "Its own trust ends before its lease, or its followers' patience, can: no two believe at once, it makes no attempt to write after the successor's term began, so the ledger has nothing to refuse. Raft's own lease, which would unseat the leader even earlier, is set to the followers' patience, so that it does not hide that.",
 		Trials: func(size experiment.Size) []trial.Trial {
-			all := both(experiment.Pick(size, 2*time.Second, 3*time.Second), experiment.Pick(size, 500.0, 5000), experiment.Pick(size, 1, 20), cutScript(func(ctx context.Context, s *trial.Run, r *trial.Round, _ chaos.Target) error {
+			all := both(experiment.Pick(size, 2*time.Second, 3*time.Second), experiment.Pick(size, 500.0, 5000), experiment.Pick(size, 1, 20), cutScript(func(ctx context.Context, s *trial.Run, r *trial.Round, _ inspect.Target) error {
 				return s.Down(ctx, r.Node, r.Token)
 			}))
 			all[1].Fleet = trustFirst(all[1])
@@ -84,10 +85,10 @@ func trustFirst(t trial.Trial) func(*lab.Config) {
 
 // cutScript cuts the leader off from what elects it until another node leads and meanwhile
 // has returned.
-func cutScript(meanwhile func(ctx context.Context, s *trial.Run, r *trial.Round, next chaos.Target) error) trial.Loop {
+func cutScript(meanwhile func(ctx context.Context, s *trial.Run, r *trial.Round, next inspect.Target) error) trial.Loop {
 	return trial.Loop{What: "cutting the leader off", Round: func(ctx context.Context, s *trial.Run, _ int, r *trial.Round) error {
 		r.Kind = "cut"
-		_, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.PartitionLeader, For: s.TTL, Until: s.Overtaken(r, func(ctx context.Context, next chaos.Target) error {
+		_, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.PartitionLeader, For: s.TTL, Until: s.Overtaken(r, func(ctx context.Context, next inspect.Target) error {
 			return meanwhile(ctx, s, r, next)
 		})})
 		if err != nil {
@@ -126,13 +127,13 @@ func effective() []string {
 }
 
 // takeNumbers makes calls to a successor while the old leader is still cut off or stopped.
-func takeNumbers(ctx context.Context, s *trial.Run, next chaos.Target) error {
+func takeNumbers(ctx context.Context, s *trial.Run, next inspect.Target) error {
 	return s.Take(ctx, next, 200, 10*time.Second)
 }
 
 // believeTrial cuts off a leader that ignores the end of its trust.
 func believeTrial(size experiment.Size, rounds int) trial.Trial {
-	t := trial.New(trial.Etcd, experiment.Pick(size, 2*time.Second, 3*time.Second), 500, rounds, cutScript(func(ctx context.Context, s *trial.Run, r *trial.Round, next chaos.Target) error {
+	t := trial.New(trial.Etcd, experiment.Pick(size, 2*time.Second, 3*time.Second), 500, rounds, cutScript(func(ctx context.Context, s *trial.Run, r *trial.Round, next inspect.Target) error {
 		// These callers know the successor; the others still call the old leader.
 		if err := takeNumbers(ctx, s, next); err != nil {
 			return err
@@ -199,7 +200,7 @@ func pauseBetween() experiment.Experiment {
 func pauseTrial(engine string, ttl time.Duration, rounds int, least time.Duration) trial.Trial {
 	script := trial.Loop{What: "stopping the leader between a check and its write", Round: func(ctx context.Context, s *trial.Run, _ int, r *trial.Round) error {
 		r.Kind = "pause"
-		_, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.PauseLeader, For: cmp.Or(least, ttl+500*time.Millisecond), Between: true, Until: s.Overtaken(r, func(ctx context.Context, next chaos.Target) error {
+		_, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.PauseLeader, For: cmp.Or(least, ttl+500*time.Millisecond), Between: true, Until: s.Overtaken(r, func(ctx context.Context, next inspect.Target) error {
 			return takeNumbers(ctx, s, next)
 		})})
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
@@ -152,7 +153,7 @@ func diskScript(kind string) trial.Loop {
 		if i%2 == 1 {
 			d = s.TTL / 2
 		}
-		spec := chaos.Spec{Kind: chaos.DiskSync, For: time.Millisecond, Until: func(ctx context.Context, _ chaos.Target) error {
+		spec := chaos.Spec{Kind: chaos.DiskSync, For: time.Millisecond, Until: func(ctx context.Context, _ inspect.Target) error {
 			if err := trial.Await(ctx, "the ledger saying that it cannot write", func(ctx context.Context) bool { return s.Ledger.Healthy(ctx) != nil }); err != nil {
 				return err
 			}
@@ -290,7 +291,7 @@ func fillDisk(ctx context.Context, s *trial.Run, spec chaos.Spec) (f chaos.Fault
 			fill()
 		}
 	}()
-	err = spec.Until(ctx, chaos.Target{ID: f.Target, URL: s.File.Ledger.URL})
+	err = spec.Until(ctx, inspect.Target{ID: f.Target, URL: s.File.Ledger.URL})
 	stop()
 	<-filled
 	f.Evidence = fmt.Sprintf("%d KB of ballast until no block was left, and the ledger said that it cannot write", written>>10)

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +16,8 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
+	"github.com/tenurehq/tenure/lab/chaos/process"
 )
 
 const ttl = 2 * time.Second
@@ -110,7 +110,7 @@ func TestFaults(t *testing.T) {
 	after(t, f, fault.Token)
 
 	began = now()
-	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, For: ttl, Until: func(ctx context.Context, l chaos.Target) error {
+	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, For: ttl, Until: func(ctx context.Context, l inspect.Target) error {
 		_, err := f.Leader(ctx, l.Token) // another leads while it is cut off
 		return err
 	}})
@@ -126,7 +126,7 @@ func TestFaults(t *testing.T) {
 	whole(t, f)
 
 	began = now()
-	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.PauseLeader, For: ttl + ttl/4, Between: true, Until: func(ctx context.Context, l chaos.Target) error {
+	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.PauseLeader, For: ttl + ttl/4, Between: true, Until: func(ctx context.Context, l inspect.Target) error {
 		_, err := f.Leader(ctx, l.Token)
 		return err
 	}})
@@ -137,7 +137,7 @@ func TestFaults(t *testing.T) {
 	whole(t, f)
 
 	began = now()
-	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.SkewLeader, Offset: -700 * time.Millisecond, For: 300 * time.Millisecond, Until: func(ctx context.Context, l chaos.Target) error {
+	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.SkewLeader, Offset: -700 * time.Millisecond, For: 300 * time.Millisecond, Until: func(ctx context.Context, l inspect.Target) error {
 		if s, err := f.Survey(ctx); err != nil || !strings.Contains(fmt.Sprint(s.Nodes), "its clock is off by -") {
 			t.Errorf("a wrong clock is not seen: %+v, %v", s.Nodes, err)
 		}
@@ -187,7 +187,7 @@ func TestFaultsThatFail(t *testing.T) {
 	}
 	whole(t, f)
 
-	if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, From: chaos.Peers}); !errors.Is(err, chaos.ErrCannot) {
+	if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, From: chaos.Peers}); !errors.Is(err, inspect.ErrCannot) {
 		t.Errorf("cut off the peers of a fleet that has none: %v", err)
 	}
 
@@ -210,15 +210,15 @@ func TestFaultsThatFail(t *testing.T) {
 		"resign": func() (chaos.Fault, error) { return f.Inject(t.Context(), chaos.Spec{Kind: chaos.ResignLeader}) },
 		"kill":   func() (chaos.Fault, error) { return f.Inject(t.Context(), chaos.Spec{Kind: chaos.KillLeader}) },
 	} {
-		var meant chaos.Target
-		f.OnFound(func(l chaos.Target) { meant = l; post(l.URL + "/resign") })
+		var meant inspect.Target
+		f.OnFound(func(l inspect.Target) { meant = l; post(l.URL + "/resign") })
 		fault, err := strike()
 		f.OnFound(nil)
 		if name != "partition" && fault.Begun != 0 {
 			t.Errorf("%s: nothing was set, and Begun is set: %+v", name, fault)
 		}
-		if !errors.Is(err, chaos.ErrChanged) || !chaos.Alive(meant.PID) {
-			t.Errorf("%s: %v, want %v and %s alive", name, err, chaos.ErrChanged, meant.ID)
+		if !errors.Is(err, inspect.ErrChanged) || !process.Alive(meant.PID) {
+			t.Errorf("%s: %v, want %v and %s alive", name, err, inspect.ErrChanged, meant.ID)
 		}
 		whole(t, f)
 	}
@@ -232,11 +232,11 @@ func TestFaultsThatFail(t *testing.T) {
 	if l.ID == beside {
 		beside = "node-2"
 	}
-	if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Pause, Targets: []string{beside}, For: time.Millisecond, Until: func(context.Context, chaos.Target) error {
-		f.OnFound(func(l chaos.Target) { post(l.URL + "/resign") })
+	if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Pause, Targets: []string{beside}, For: time.Millisecond, Until: func(context.Context, inspect.Target) error {
+		f.OnFound(func(l inspect.Target) { post(l.URL + "/resign") })
 		defer f.OnFound(nil)
-		if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, For: 2 * time.Second}); !errors.Is(err, chaos.ErrChanged) {
-			t.Errorf("while %s is stopped: %v, want %v", beside, err, chaos.ErrChanged)
+		if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, For: 2 * time.Second}); !errors.Is(err, inspect.ErrChanged) {
+			t.Errorf("while %s is stopped: %v, want %v", beside, err, inspect.ErrChanged)
 		}
 		return nil
 	}}); err != nil {
@@ -246,7 +246,7 @@ func TestFaultsThatFail(t *testing.T) {
 
 	ctx, stop := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
-	_, err = f.Inject(ctx, chaos.Spec{Kind: chaos.PartitionLeader, For: time.Minute, Until: func(context.Context, chaos.Target) error { stop(enough); return nil }})
+	_, err = f.Inject(ctx, chaos.Spec{Kind: chaos.PartitionLeader, For: time.Minute, Until: func(context.Context, inspect.Target) error { stop(enough); return nil }})
 	if !errors.Is(err, enough) {
 		t.Errorf("stopped: %v", err)
 	}
@@ -254,7 +254,7 @@ func TestFaultsThatFail(t *testing.T) {
 
 	// Cancelled before the node stops itself: it does not stop itself later.
 	ctx, cancel := context.WithCancel(t.Context())
-	f.OnFound(func(chaos.Target) { time.AfterFunc(20*time.Millisecond, cancel) })
+	f.OnFound(func(inspect.Target) { time.AfterFunc(20*time.Millisecond, cancel) })
 	fault, err := f.Inject(ctx, chaos.Spec{Kind: chaos.PauseLeader, For: time.Minute, Between: true})
 	f.OnFound(nil)
 	if !errors.Is(err, context.Canceled) || errors.Is(err, chaos.ErrNotHealed) {
@@ -270,14 +270,14 @@ func TestFaultsThatFail(t *testing.T) {
 	var pid int
 	func() {
 		defer func() { _ = recover() }()
-		_, _ = f.Inject(t.Context(), chaos.Spec{Kind: chaos.PauseLeader, For: time.Minute, Until: func(_ context.Context, l chaos.Target) error {
-			if pid = l.PID; !chaos.Still(pid) {
+		_, _ = f.Inject(t.Context(), chaos.Spec{Kind: chaos.PauseLeader, For: time.Minute, Until: func(_ context.Context, l inspect.Target) error {
+			if pid = l.PID; !process.IsStopped(pid) {
 				t.Errorf("%d does not stand still", pid)
 			}
 			panic("the caller's own")
 		}})
 	}()
-	if pid == 0 || chaos.Still(pid) {
+	if pid == 0 || process.IsStopped(pid) {
 		t.Errorf("process %d is left standing", pid)
 	}
 	whole(t, f)
@@ -313,56 +313,13 @@ func TestFleetEnds(t *testing.T) {
 	}
 	began := time.Now()
 	_, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.FlapLeader, For: 10 * time.Minute, Seed: 3})
-	if !errors.Is(err, chaos.ErrFleet) || errors.Is(err, chaos.ErrNotHealed) {
-		t.Errorf("%v, want %v", err, chaos.ErrFleet)
+	if !errors.Is(err, inspect.ErrFleet) || errors.Is(err, chaos.ErrNotHealed) {
+		t.Errorf("%v, want %v", err, inspect.ErrFleet)
 	}
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it ended after %v", took)
 	}
 	if err := <-stopped; err != nil {
 		t.Error(err)
-	}
-}
-
-// A guard whose program died resumes the process. A guard of an armed process also resumes it
-// when it stops later.
-func TestGuard(t *testing.T) {
-	t.Parallel()
-	for _, armed := range []bool{false, true} {
-		cmd := exec.Command("sleep", "60")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		signal := func(s syscall.Signal) {
-			if err := cmd.Process.Signal(s); err != nil {
-				t.Error(err)
-			}
-		}
-		await := func(what string, seen func() bool) {
-			t.Helper()
-			for end := time.Now().Add(20 * time.Second); !seen(); time.Sleep(5 * time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatal("not seen: ", what)
-				}
-			}
-		}
-		stands := func() bool { return chaos.Still(cmd.Process.Pid) }
-		goes := func() bool { return !stands() }
-		signal(syscall.SIGSTOP)
-		await("it is stopped", stands)
-		wait, err := chaos.LoseGuard(cmd.Process.Pid, armed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		await("it is resumed", goes)
-		if armed {
-			await("it is stopped again", func() bool { signal(syscall.SIGSTOP); return stands() })
-			await("it is resumed again", goes)
-		}
-		signal(syscall.SIGKILL)
-		_ = cmd.Wait()
-		if err := wait(); err != nil {
-			t.Log("the guard:", err) // its process is gone
-		}
 	}
 }

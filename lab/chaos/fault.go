@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -47,17 +48,10 @@ const (
 	Measured Shown = "measured" // only a measurement shows it
 )
 
+// Errors of Inject and Heal. Package inspect has the others.
 var (
 	// ErrNoEffect: the fault was set and healed, and it had no visible effect.
 	ErrNoEffect = errors.New("chaos: the fault had no effect")
-	// ErrChanged: another node led by the time the fault was set; what was set is healed.
-	ErrChanged = errors.New("chaos: the leader changed while the fault was being set")
-	// ErrNoLeader: no node led within the time limit; nothing was set.
-	ErrNoLeader = errors.New("chaos: nobody leads")
-	// ErrFleet: there is no fleet, there are several, or the fleet is not a lab's.
-	ErrFleet = errors.New("chaos: no fleet to work on")
-	// ErrCannot: this fleet cannot have that fault; nothing was set.
-	ErrCannot = errors.New("chaos: cannot set this fault")
 	// ErrNotHealed: something of the fault may be left. The error says what.
 	ErrNotHealed = errors.New("chaos: NOT HEALED")
 )
@@ -80,14 +74,6 @@ const (
 	Down Way = "down"
 )
 
-// Roles that Spec.Targets may name instead of a process. Spec.Nth chooses among those who
-// have the role.
-const (
-	Follower = "follower" // a node that does not lead
-	Member   = "member"   // a member of the engine
-	Quorum   = "quorum"   // so many members (with Raft: all followers) that no majority is left
-)
-
 // What makes the leader change (PauseAtMoment, KillAtMoment).
 const (
 	ByResignation = "resignation"
@@ -98,8 +84,8 @@ const (
 // the kind does not list in Kind.Options are ignored.
 type Spec struct {
 	Kind string `json:"fault,omitempty"`
-	// Targets are processes by id (or a role), hit all at once. Kinds that hit the leader
-	// have none.
+	// Targets are processes by id (or a role of package inspect), hit all at once. Kinds that
+	// hit the leader have none.
 	Targets []string `json:"targets,omitempty"`
 	Nth     int      `json:"nth,omitempty"`
 	// For is how long the fault lasts. Default twice the TTL, for a flap ten times, for churn
@@ -130,7 +116,7 @@ type Spec struct {
 
 	// Until is called while the fault is in effect. The fault is healed when Until has
 	// returned and For has passed. Its error is returned.
-	Until func(ctx context.Context, target Target) error `json:"-"`
+	Until func(ctx context.Context, target inspect.Target) error `json:"-"`
 	// Each is called with every part of the fault: each cut of a flap, each kill of a churn
 	// (also one that failed), the kill that makes the leader change.
 	Each func(Fault, error) `json:"-"`
@@ -152,7 +138,7 @@ type Kind struct {
 	// lasts is the default of Spec.For in TTLs; 0: twice.
 	lasts time.Duration
 	// prepare returns how to set, hold and heal it, and what must be seen.
-	prepare func(f *Fleet, s Spec, targets []Target) (*procedure, error)
+	prepare func(f *Fleet, s Spec, targets []inspect.Target) (*procedure, error)
 }
 
 // The kinds of faults.

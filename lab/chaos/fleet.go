@@ -4,247 +4,42 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lab/labapi"
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/internal/child"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
+	"github.com/tenurehq/tenure/lab/chaos/process"
 )
 
 // Fleet is a fleet to inject faults into. Several faults may be set at the same time.
 type Fleet struct {
+	*inspect.Fleet
 	// Event, if set before the first fault, is called with messages for people. Several
 	// goroutines may call it.
 	Event func(at clock.Instant, what string)
 
-	path  string
-	ttl   time.Duration
-	raft  bool
-	http  *http.Client
-	found func(Target) // for tests: called between finding the leader and setting the fault
-
-	mu    sync.Mutex
-	seen  fence.Token // the highest that any node named
-	count int         // of cuts; part of their names
+	found func(inspect.Target) // for tests: called between finding the leader and setting the fault
+	cuts  atomic.Int64         // part of their names
 }
 
-const (
-	askTime   = time.Second      // for a node to answer
-	patience  = 15 * time.Second // for a leader, besides some TTLs
-	healTime  = 10 * time.Second // for healing
-	pollEvery = 20 * time.Millisecond
-)
+const healTime = 10 * time.Second // for healing
 
 var errSlow = fmt.Errorf("it took more than %v", healTime)
 
 func now() clock.Instant { return clock.System().Now() }
 
-func newClient() *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-}
-
-// Open reads a fleet file. An empty path means the one fleet that this user runs. A fleet
-// that is not a lab's is refused.
+// Open opens a fleet as inspect.Open does.
 func Open(path string) (*Fleet, error) {
-	if path == "" {
-		var err error
-		if path, err = runningIn(os.TempDir()); err != nil {
-			return nil, err
-		}
-	}
-	f := &Fleet{path: path, http: newClient()}
-	file, err := f.file()
+	f, err := inspect.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	f.ttl, f.raft = time.Duration(file.TTLMS)*time.Millisecond, file.Engine.PID == 0
-	return f, nil
-}
-
-// runningIn finds the fleet file of the one fleet that runs, in the folder where labs keep
-// theirs by default.
-func runningIn(dir string) (string, error) {
-	pattern := filepath.Join(dir, "tenure-lab-*", "fleet.json")
-	paths, err := filepath.Glob(pattern)
-	if err != nil {
-		return "", err
-	}
-	live := slices.DeleteFunc(paths, func(path string) bool {
-		info, err := os.Stat(path)
-		if err != nil || !ownedByUser(info) {
-			return true
-		}
-		file, err := labapi.ReadFleetFile(path)
-		return err != nil || !answers(file)
-	})
-	switch len(live) {
-	case 1:
-		return live[0], nil
-	case 0:
-		return "", fmt.Errorf("%w: no fleet of yours runs (none in %s); start one with `lab up`, or give its fleet file with --fleet", ErrFleet, filepath.Dir(pattern))
-	}
-	return "", fmt.Errorf("%w: %d fleets of yours run; choose one with --fleet: %s", ErrFleet, len(live), strings.Join(live, " or "))
-}
-
-// answers reports whether a node of the fleet answers. A lab that was killed leaves its
-// file, and another program may use its ports.
-func answers(file labapi.FleetFile) (found bool) {
-	var nodes []labapi.NodeFile
-	for _, n := range file.Nodes {
-		if loopback(n.URL) && alive(n.PID) {
-			nodes = append(nodes, n)
-			found = found || isStopped(n.PID) && startedFor(n.PID, n.URL) // it runs and cannot answer
-		}
-	}
-	(&Fleet{http: newClient()}).askAll(context.Background(), nodes, askTime, func(n labapi.NodeFile, s labapi.Status) bool {
-		found = found || s.NodeID == n.ID && s.Group == file.Group
-		return !found
-	})
-	return found
-}
-
-// Path is the path of the fleet file.
-func (f *Fleet) Path() string { return f.path }
-
-// file reads the fleet file again: a restarted process has another pid.
-func (f *Fleet) file() (labapi.FleetFile, error) {
-	file, err := labapi.ReadFleetFile(f.path)
-	switch {
-	case err != nil:
-		return file, fmt.Errorf("%w: %w", ErrFleet, err)
-	case !file.Lab:
-		return file, fmt.Errorf("%w: the fleet of %s is not a lab's (\"lab\" is not true)", ErrFleet, f.path)
-	case len(file.Nodes) == 0:
-		return file, fmt.Errorf("%w: %s names no nodes", ErrFleet, f.path)
-	case file.Proxies.API != "" && !loopback(file.Proxies.API):
-		return file, fmt.Errorf("%w: the proxies are controlled at %q, which is not on this machine", ErrFleet, file.Proxies.API)
-	}
-	for _, n := range file.Nodes {
-		if !loopback(n.URL) {
-			return file, fmt.Errorf("%w: node %s is at %q, which is not on this machine", ErrFleet, n.ID, n.URL)
-		}
-	}
-	return file, nil
-}
-
-func loopback(raw string) bool {
-	u, err := url.Parse(raw)
-	return err == nil && u.Scheme == "http" && net.ParseIP(u.Hostname()).IsLoopback()
-}
-
-// fleetEnded reports whether the fleet has ended: then its file and proxies are gone.
-func (f *Fleet) fleetEnded() bool {
-	_, err := os.Stat(f.path)
-	return errors.Is(err, fs.ErrNotExist)
-}
-
-// Leader waits for a working leader with a token above the given one.
-func (f *Fleet) Leader(ctx context.Context, above fence.Token) (leader Target, err error) {
-	bound := patience + 3*f.ttl
-	answers := 0
-	poll(ctx, bound, pollEvery, func() bool {
-		leader, answers, err = f.ask(ctx, above)
-		return err != nil || leader.ID != ""
-	})
-	switch {
-	case leader.ID != "":
-		return leader, nil
-	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return leader, context.Cause(ctx)
-	case err != nil:
-		return leader, err
-	case answers == 0:
-		return leader, fmt.Errorf("%w: no node answered within %v; is the fleet running?", ErrNoLeader, bound)
-	}
-	return leader, fmt.Errorf("%w: within %v none of the %d nodes that answer had a token above %d", ErrNoLeader, bound, answers, above)
-}
-
-// ask asks all nodes once.
-func (f *Fleet) ask(ctx context.Context, above fence.Token) (leader Target, answers int, err error) {
-	file, err := f.file()
-	if err != nil {
-		return leader, 0, err
-	}
-	f.askAll(ctx, file.Nodes, askTime, func(n labapi.NodeFile, s labapi.Status) bool {
-		answers++
-		switch {
-		case leader.ID != "" || s.Role != api.Leader || !s.Working || s.FenceToken <= above || s.FenceToken < f.highest():
-		case s.NodeID != n.ID || s.Group != file.Group || !s.Lab:
-			err = fmt.Errorf("%w: node %q of group %q (lab %v) answers at %s instead of %s of %s: the fleet file is outdated", ErrFleet, s.NodeID, s.Group, s.Lab, n.URL, n.ID, file.Group)
-		default:
-			leader, err = Target{ID: s.NodeID, URL: n.URL, PID: s.PID, Token: s.FenceToken, proxies: n.Proxies}, nil
-		}
-		return leader.ID == ""
-	})
-	return leader, answers, err
-}
-
-// askAll asks nodes for their status, all at once, and calls see with each answer, one at a
-// time. When see returns false the rest is not waited for, so that a node that does not
-// answer delays nobody.
-func (f *Fleet) askAll(ctx context.Context, nodes []labapi.NodeFile, within time.Duration, see func(labapi.NodeFile, labapi.Status) bool) {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	var one sync.Mutex
-	var wait sync.WaitGroup
-	for _, n := range nodes {
-		wait.Go(func() {
-			s, err := f.status(ctx, n.URL)
-			one.Lock()
-			defer one.Unlock()
-			if err == nil && !see(n, s) {
-				cancel()
-			}
-		})
-	}
-	wait.Wait()
-}
-
-// status asks one node.
-func (f *Fleet) status(ctx context.Context, at string) (s labapi.Status, err error) {
-	err = f.call(ctx, http.MethodGet, at+"/status", nil, nil, &s)
-	if err == nil {
-		f.mu.Lock()
-		f.seen = max(f.seen, s.FenceToken)
-		f.mu.Unlock()
-	}
-	return s, err
-}
-
-func (f *Fleet) highest() fence.Token {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.seen
-}
-
-// deposed says who has led since, if that means that a fault hit the wrong term. The target
-// itself is asked only if it can answer.
-func (f *Fleet) deposed(ctx context.Context, target Target, p *procedure) (next string) {
-	file, err := f.file()
-	if err != nil || p.deposes {
-		return ""
-	}
-	nodes := slices.DeleteFunc(file.Nodes, func(n labapi.NodeFile) bool { return p.silent && n.ID == target.ID })
-	f.askAll(ctx, nodes, askTime/2, func(n labapi.NodeFile, s labapi.Status) bool {
-		switch {
-		case s.FenceToken > target.Token:
-			next = fmt.Sprintf("%s leads with token %d", s.Leader, s.FenceToken)
-		case n.ID == target.ID && s.Role != api.Leader:
-			next = n.ID + " no longer leads"
-		}
-		return next == ""
-	})
-	return next
+	return &Fleet{Fleet: f}, nil
 }
 
 func (f *Fleet) say(at clock.Instant, format string, args ...any) {
@@ -253,23 +48,63 @@ func (f *Fleet) say(at clock.Instant, format string, args ...any) {
 	}
 }
 
-// pause waits; false: ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
+// targets finds the processes that a fault hits.
+func (f *Fleet) targets(ctx context.Context, k Kind, s Spec) ([]inspect.Target, error) {
+	switch {
+	case !k.Named:
+		l, err := f.Leader(ctx, 0)
+		return []inspect.Target{l}, err
+	case k.Name == DiskSync || k.Name == DiskFull:
+		return f.Named(ctx, []string{inspect.LedgerID}, 0)
 	}
+	return f.Named(ctx, s.Targets, s.Nth)
 }
 
-// poll calls done until it returns true. It returns false when the bound has passed or ctx
-// has ended.
-func poll(ctx context.Context, bound, every time.Duration, done func() bool) bool {
-	for end := time.Now().Add(bound); !done(); {
-		if time.Now().After(end) || !pause(ctx, every) {
-			return false
+// Heal undoes what faults of other processes may have left: our cuts, pauses, wrong clocks.
+func (f *Fleet) Heal(ctx context.Context) error {
+	file, err := f.File()
+	if err != nil {
+		return err
+	}
+	var all error
+	for _, n := range file.Nodes {
+		cuts, err := f.Cuts(ctx, file, n)
+		all = errors.Join(all, err)
+		for _, c := range cuts {
+			if !strings.HasPrefix(c.Name, ours) {
+				continue
+			}
+			err := f.remove(ctx, c.At)
+			if all = errors.Join(all, err); err == nil {
+				f.say(now(), "healed: %s was %s", n.ID, c.What)
+			}
 		}
 	}
-	return true
+	for _, t := range inspect.Processes(file) {
+		all = errors.Join(all, f.wake(t))
+		if t.Kind == inspect.IsNode && process.Alive(t.PID) {
+			_ = f.Call(ctx, inspect.CallTime, http.MethodDelete, t.URL+"/lab/pause", nil, nil, nil) // the node may have none
+			all = errors.Join(all, f.SetClock(ctx, t.URL, 0, 0))
+		}
+	}
+	if all != nil {
+		return fmt.Errorf("%w: %w", ErrNotHealed, all)
+	}
+	return nil
+}
+
+// wake resumes a stopped process, if it is still a process of the fleet.
+func (f *Fleet) wake(t inspect.Target) error {
+	if !process.IsStopped(t.PID) || !process.StartedFor(t.PID, t.URL) {
+		return nil
+	}
+	p, err := os.FindProcess(t.PID)
+	if err == nil {
+		err = child.Resume(p)
+		_ = p.Release()
+	}
+	if err == nil {
+		f.say(now(), "healed: %s is resumed (pid %d)", t.ID, t.PID)
+	}
+	return err
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 )
 
 // procedure is how a fault is set, held and healed, and what shows its effect.
@@ -36,7 +37,7 @@ type procedure struct {
 	settle func(evidence string) time.Duration
 	// hit, if set by set, is the process that was hit instead of the target, and when it
 	// stopped.
-	hit     *Target
+	hit     *inspect.Target
 	stopped clock.Instant
 }
 
@@ -44,11 +45,11 @@ type procedure struct {
 func (f *Fleet) Inject(ctx context.Context, s Spec) (Fault, error) {
 	k, ok := KindOf(s.Kind)
 	if !ok {
-		return Fault{Name: s.Kind}, fmt.Errorf("%w: unknown fault %q", ErrCannot, s.Kind)
+		return Fault{Name: s.Kind}, fmt.Errorf("%w: unknown fault %q", inspect.ErrCannot, s.Kind)
 	}
-	s.For = cmp.Or(s.For, cmp.Or(k.lasts, 2)*f.ttl)
+	s.For = cmp.Or(s.For, cmp.Or(k.lasts, 2)*f.TTL)
 	elects := Engine
-	if f.raft {
+	if f.Raft {
 		elects = Peers
 	}
 	s.From, s.Way = cmp.Or(s.From, elects), cmp.Or(s.Way, Both)
@@ -57,7 +58,7 @@ func (f *Fleet) Inject(ctx context.Context, s Spec) (Fault, error) {
 	if err != nil {
 		return fault, err
 	}
-	fault.Target, fault.Token = ids(targets), targets[0].Token
+	fault.Target, fault.Token = inspect.IDs(targets), targets[0].Token
 	p, err := k.prepare(f, s, targets)
 	if err != nil {
 		return fault, err
@@ -68,7 +69,7 @@ func (f *Fleet) Inject(ctx context.Context, s Spec) (Fault, error) {
 	return f.run(ctx, s, fault, targets[0], p)
 }
 
-func (f *Fleet) run(ctx context.Context, s Spec, fault Fault, target Target, p *procedure) (_ Fault, err error) {
+func (f *Fleet) run(ctx context.Context, s Spec, fault Fault, target inspect.Target, p *procedure) (_ Fault, err error) {
 	fault.Begun, fault.Shown, fault.PIDs = now(), cmp.Or(p.shown, fault.Shown), p.pids
 	set := false
 	heal := sync.OnceFunc(func() {
@@ -83,8 +84,8 @@ func (f *Fleet) run(ctx context.Context, s Spec, fault Fault, target Target, p *
 		}
 		fault.Healed = now()
 		switch {
-		case herr != nil && f.fleetEnded():
-			err = errors.Join(err, fmt.Errorf("%w: the fleet ended during %s on %s", ErrFleet, fault.Name, fault.Target))
+		case herr != nil && f.Ended():
+			err = errors.Join(err, fmt.Errorf("%w: the fleet ended during %s on %s", inspect.ErrFleet, fault.Name, fault.Target))
 		case herr != nil:
 			err = errors.Join(err, fmt.Errorf("%w: %s on %s: %w", ErrNotHealed, fault.Name, fault.Target, herr))
 		case set && p.healed != "":
@@ -112,9 +113,11 @@ func (f *Fleet) run(ctx context.Context, s Spec, fault Fault, target Target, p *
 		f.say(fault.Begun, "%s: %s", fault.Target, what)
 	} else {
 		f.say(fault.Begun, "%s (token %d): %s", fault.Target, fault.Token, what)
-		if next := f.deposed(ctx, target, p); next != "" && now().Sub(fault.Begun) < f.tooSoonTime() {
+	}
+	if fault.Token > 0 && !p.deposes {
+		if next := f.Deposed(ctx, target, p.silent); next != "" && now().Sub(fault.Begun) < f.tooSoonTime() {
 			heal()
-			return fault, errors.Join(fmt.Errorf("%w: it was meant for %s with token %d, but %s", ErrChanged, target.ID, target.Token, next), err)
+			return fault, errors.Join(fmt.Errorf("%w: it was meant for %s with token %d, but %s", inspect.ErrChanged, target.ID, target.Token, next), err)
 		}
 	}
 	evidence := f.watch(ctx, p)
@@ -127,7 +130,7 @@ func (f *Fleet) run(ctx context.Context, s Spec, fault Fault, target Target, p *
 	fault.Evidence = evidence()
 	heal()
 	// A node may notice what it missed only when one of its calls has timed out.
-	for latest := fault.Healed.Add(f.noticeTime()); ; pause(ctx, pollEvery) {
+	for latest := fault.Healed.Add(f.noticeTime()); ; inspect.Sleep(ctx, inspect.PollEvery) {
 		fault.Evidence = cmp.Or(p.felt(ctx, true), fault.Evidence)
 		if c := context.Cause(ctx); c != nil {
 			return fault, errors.Join(err, c)
@@ -151,14 +154,14 @@ func (f *Fleet) run(ctx context.Context, s Spec, fault Fault, target Target, p *
 }
 
 // lasting holds a fault for Spec.For and until Spec.Until has returned.
-func (f *Fleet) lasting(s Spec, target Target) func(context.Context, clock.Instant) error {
+func (f *Fleet) lasting(s Spec, target inspect.Target) func(context.Context, clock.Instant) error {
 	return func(ctx context.Context, begun clock.Instant) error {
 		if s.Until != nil {
 			if err := s.Until(ctx, target); err != nil {
 				return err
 			}
 		}
-		pause(ctx, begun.Add(s.For).Sub(now()))
+		inspect.Sleep(ctx, begun.Add(s.For).Sub(now()))
 		return nil
 	}
 }
@@ -166,17 +169,17 @@ func (f *Fleet) lasting(s Spec, target Target) func(context.Context, clock.Insta
 // tooSoonTime is how long after a fault a new leader cannot be its effect.
 func (f *Fleet) tooSoonTime() time.Duration {
 	const raft = time.Second // the least that followers wait
-	return min(f.ttl, raft) / 2
+	return min(f.TTL, raft) / 2
 }
 
 // noticeTime is how long after the healing a node may notice a fault: its longest call, and
 // some time to look.
 func (f *Fleet) noticeTime() time.Duration {
 	const call = 5 * time.Second // with Raft, whatever the TTL
-	if f.raft {
+	if f.Raft {
 		return call + time.Second
 	}
-	return min(f.ttl, call) + time.Second
+	return min(f.TTL, call) + time.Second
 }
 
 // watch looks for evidence while a fault is in effect. stop ends that and returns it.
@@ -185,7 +188,7 @@ func (f *Fleet) watch(ctx context.Context, p *procedure) (stop func() string) {
 	found := make(chan string, 1)
 	go func() {
 		last := ""
-		for ok := true; ok; ok = pause(ctx, 2*pollEvery) {
+		for ok := true; ok; ok = inspect.Sleep(ctx, 2*inspect.PollEvery) {
 			last = cmp.Or(p.felt(ctx, false), last)
 		}
 		found <- last
@@ -213,17 +216,17 @@ func (f *Fleet) Churn(ctx context.Context, s Spec) (faults []Fault, wrong error)
 		switch {
 		case err == nil:
 			faults = append(faults, fault)
-		case errors.Is(err, ErrChanged): // the next is as good
+		case errors.Is(err, inspect.ErrChanged): // the next is as good
 		default:
 			const most = 10
 			failed++
 			wrong = errors.Join(wrong, err)
-			if len(faults) == 0 || failed > most || errors.Is(err, ErrNotHealed) || errors.Is(err, ErrNoLeader) || errors.Is(err, ErrFleet) {
+			if len(faults) == 0 || failed > most || errors.Is(err, ErrNotHealed) || errors.Is(err, inspect.ErrNoLeader) || errors.Is(err, inspect.ErrFleet) {
 				return faults, wrong
 			}
 		}
 		at = max(at.Add(s.Every), now())
-		if !pause(ctx, at.Sub(now())) {
+		if !inspect.Sleep(ctx, at.Sub(now())) {
 			return faults, errors.Join(wrong, context.Cause(ctx))
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/labapi"
 )
 
@@ -28,12 +29,12 @@ func TestKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Inject(t.Context(), chaos.Spec{Kind: "explode"}); !errors.Is(err, chaos.ErrCannot) {
+	if _, err := f.Inject(t.Context(), chaos.Spec{Kind: "explode"}); !errors.Is(err, inspect.ErrCannot) {
 		t.Errorf("a fault that is not in the table: %v", err)
 	}
 	// The fleet of the file has no separate engine, and no node answers.
-	for _, role := range []string{chaos.Follower, chaos.Member, chaos.Quorum} {
-		if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Pause, Targets: []string{role}}); !errors.Is(err, chaos.ErrCannot) {
+	for _, role := range []string{inspect.Follower, inspect.Member, inspect.Quorum} {
+		if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Pause, Targets: []string{role}}); !errors.Is(err, inspect.ErrCannot) {
 			t.Errorf("nobody has the role %s: %v", role, err)
 		}
 	}

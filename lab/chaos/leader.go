@@ -10,13 +10,15 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
+	"github.com/tenurehq/tenure/lab/chaos/process"
 	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
 // handOver asks the leader to resign, or to transfer the group to a follower. It has an
 // effect when the node says that the term is over. There is nothing to heal.
-func handOver(f *Fleet, s Spec, targets []Target) (*procedure, error) {
+func handOver(f *Fleet, s Spec, targets []inspect.Target) (*procedure, error) {
 	var ended api.Ended
 	leader, to := targets[0], s.To
 	return &procedure{
@@ -25,7 +27,7 @@ func handOver(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 			path, what := "/resign", "asked to resign"
 			if s.Kind == TransferLeader {
 				if to == "" {
-					all, err := f.followers(ctx)
+					all, err := f.Followers(ctx)
 					if err != nil {
 						return "", 0, err
 					}
@@ -36,8 +38,8 @@ func handOver(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 			begun := now()
 			err := f.Call(ctx, 5*time.Second, http.MethodPost, leader.URL+path, ofTerm(leader), nil, &ended)
 			over := []int{http.StatusPreconditionFailed, http.StatusConflict, http.StatusServiceUnavailable}
-			if a, ok := errors.AsType[*answerError](err); ok && slices.Contains(over, a.status) {
-				return "", 0, noLonger(leader)
+			if a, ok := errors.AsType[*inspect.AnswerError](err); ok && slices.Contains(over, a.Status) {
+				return "", 0, inspect.NoLonger(leader)
 			}
 			if err != nil && s.Kind == TransferLeader {
 				err = fmt.Errorf("%w: %s does not hand over to %s: %w", ErrNoEffect, leader.ID, to, err)
@@ -46,7 +48,7 @@ func handOver(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 		},
 		hold: func(context.Context, clock.Instant) error { return nil },
 		felt: func(ctx context.Context, _ bool) string {
-			st, err := f.status(ctx, leader.URL)
+			st, err := f.Status(ctx, leader.URL)
 			if err != nil || ended.Token != leader.Token || st.Role == api.Leader && st.FenceToken == leader.Token {
 				return ""
 			}
@@ -56,15 +58,15 @@ func handOver(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 }
 
 // ofTerm limits a call to the leader's term.
-func ofTerm(leader Target) http.Header {
+func ofTerm(leader inspect.Target) http.Header {
 	return http.Header{"If-Match": {fmt.Sprintf("%q", fmt.Sprint(leader.Token))}}
 }
 
 // skewClock gives the leader's node a wrong clock. It has an effect when the clock is seen
 // to be off by what was asked for, which takes some milliseconds.
-func skewClock(f *Fleet, s Spec, targets []Target) (*procedure, error) {
+func skewClock(f *Fleet, s Spec, targets []inspect.Target) (*procedure, error) {
 	if s.Offset.Milliseconds() == 0 && s.PPM == 0 {
-		return nil, fmt.Errorf("%w: the clock would not be wrong; give an offset of at least a millisecond, or a rate", ErrCannot)
+		return nil, fmt.Errorf("%w: the clock would not be wrong; give an offset of at least a millisecond, or a rate", inspect.ErrCannot)
 	}
 	target := targets[0]
 	var before time.Duration // the error of the clock
@@ -80,9 +82,9 @@ func skewClock(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 			return fmt.Sprintf("its clock is off by %v and runs at %+d ppm for %v", s.Offset, s.PPM, s.For), begun, err
 		},
 		heal: func(ctx context.Context) (err error) {
-			if begun > 0 && !poll(ctx, time.Hour, pollEvery, func() bool {
+			if begun > 0 && !inspect.Poll(ctx, time.Hour, inspect.PollEvery, func() bool {
 				err = f.SetClock(ctx, target.URL, 0, 0)
-				return err == nil || !alive(target.PID)
+				return err == nil || !process.Alive(target.PID)
 			}) {
 				return fmt.Errorf("its clock may still be wrong: %w", err)
 			}
@@ -107,26 +109,8 @@ func skewClock(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 // SetClock sets the error of the clock of the node at a URL, and how much faster it runs.
 // Zero is the host's clock.
 func (f *Fleet) SetClock(ctx context.Context, at string, offset time.Duration, ppm int64) error {
-	if err := f.call(ctx, http.MethodPost, at+"/lab/clock", nil, labapi.Clock{SkewMS: offset.Milliseconds(), DriftPPM: ppm}, nil); err != nil {
+	if err := f.Call(ctx, inspect.CallTime, http.MethodPost, at+"/lab/clock", nil, labapi.Clock{SkewMS: offset.Milliseconds(), DriftPPM: ppm}, nil); err != nil {
 		return fmt.Errorf("set the clock of the node at %s: %w", at, err)
 	}
 	return nil
-}
-
-// ClockAhead is how far the wall clock of the node at a URL is ahead of this process's, by
-// the fastest of a few calls.
-func (f *Fleet) ClockAhead(ctx context.Context, at string) (ahead time.Duration, err error) {
-	const tries = 5
-	fastest := time.Hour
-	for range tries {
-		sent := time.Now()
-		s, err := f.status(ctx, at)
-		if err != nil {
-			return 0, err
-		}
-		if took := time.Since(sent); took < fastest {
-			fastest, ahead = took, time.UnixMilli(s.WallMS).Sub(sent.Add(took/2))
-		}
-	}
-	return ahead, nil
 }

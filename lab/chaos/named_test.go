@@ -5,13 +5,13 @@ import (
 	"errors"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 )
 
 // Every process of a fleet can be killed, stopped and cut off by its name, several at once. Each
@@ -20,7 +20,7 @@ func TestNamed(t *testing.T) {
 	t.Parallel()
 	f := startWith(t, lab.Config{Engines: 3})
 	now := clock.System().Now
-	leads := func() chaos.Target {
+	leads := func() inspect.Target {
 		t.Helper()
 		l, err := f.Leader(t.Context(), 0)
 		if err != nil {
@@ -82,7 +82,7 @@ func TestNamed(t *testing.T) {
 	began := now()
 	fault, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.DiskSync, For: ttl})
 	if _, missing := exec.LookPath("strace"); missing != nil {
-		if !errors.Is(err, chaos.ErrCannot) || !strings.Contains(err.Error(), "strace") {
+		if !errors.Is(err, inspect.ErrCannot) || !strings.Contains(err.Error(), "strace") {
 			t.Errorf("without strace: %v", err)
 		}
 	} else {
@@ -97,7 +97,7 @@ func TestNamed(t *testing.T) {
 		"has several members": {"engine"},
 		"named twice":         {"ledger", "ledger"},
 	} {
-		if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Kill, Targets: what}); !errors.Is(err, chaos.ErrCannot) || !strings.Contains(err.Error(), want) {
+		if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Kill, Targets: what}); !errors.Is(err, inspect.ErrCannot) || !strings.Contains(err.Error(), want) {
 			t.Errorf("kill %v: %v, want %q", what, err, want)
 		}
 	}
@@ -119,7 +119,7 @@ func TestNamed(t *testing.T) {
 
 	// A pause that is cancelled is healed.
 	ctx, stop = context.WithCancel(t.Context())
-	_, err = f.Inject(ctx, chaos.Spec{Kind: chaos.Pause, Targets: []string{"engine-1"}, For: time.Minute, Until: func(context.Context, chaos.Target) error { stop(); return nil }})
+	_, err = f.Inject(ctx, chaos.Spec{Kind: chaos.Pause, Targets: []string{"engine-1"}, For: time.Minute, Until: func(context.Context, inspect.Target) error { stop(); return nil }})
 	if !errors.Is(err, context.Canceled) || errors.Is(err, chaos.ErrNotHealed) {
 		t.Errorf("stopped: %v", err)
 	}
@@ -137,17 +137,5 @@ func TestNamed(t *testing.T) {
 			break
 		}
 		time.Sleep(20 * time.Millisecond)
-	}
-}
-
-// Without permission the error says so.
-func TestNoPermission(t *testing.T) {
-	t.Parallel()
-	if err := chaos.Allowed(chaos.Target{ID: "node-1", PID: 7}, nil); err != nil {
-		t.Error(err)
-	}
-	err := chaos.Allowed(chaos.Target{ID: "node-1", PID: 7}, syscall.EPERM)
-	if !errors.Is(err, chaos.ErrCannot) || !strings.Contains(err.Error(), "node-1 (pid 7) is another user's") {
-		t.Errorf("no permission: %v", err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/store"
 )
@@ -22,17 +22,17 @@ import (
 // when a keep-alive or a write of a node failed or its term ended. For named processes it
 // also has one when a proxy lets nothing through although the process behind it answers,
 // or when a node on the other side of a split missed something.
-func cutOff(f *Fleet, s Spec, targets []Target) (*procedure, error) {
+func cutOff(f *Fleet, s Spec, targets []inspect.Target) (*procedure, error) {
 	c, err := f.newCut(targets, s.From, s.Way)
 	if err != nil {
 		return nil, err
 	}
 	from, sides, named := string(s.From), targets, s.Kind == Partition
 	switch {
-	case targets[0].kind != isNode:
+	case targets[0].Kind != inspect.IsNode:
 		from, sides = "nodes", nil
 	case named && s.From == Peers:
-		if sides, err = f.nodes(); err != nil {
+		if sides, err = f.Nodes(); err != nil {
 			return nil, err
 		}
 	}
@@ -42,7 +42,7 @@ func cutOff(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 		heal: c.heal, healed: "reaches the " + from + " again",
 		set: func(ctx context.Context) (string, clock.Instant, error) {
 			for _, t := range sides {
-				before, err := f.metrics(ctx, t)
+				before, err := f.Metrics(ctx, t)
 				if err != nil {
 					return "", 0, err
 				}
@@ -63,24 +63,24 @@ func cutOff(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 
 // cutNode is a node that was cut off, and its metrics before.
 type cutNode struct {
-	node   Target
-	before metrics
+	node   inspect.Target
+	before inspect.Metrics
 }
 
 // missed returns what nodes have missed since they were cut off, by their metrics.
 func (f *Fleet) missed(ctx context.Context, all []cutNode, from From, withIDs bool) string {
 	var found []string
 	for _, n := range all {
-		now, err := f.metrics(ctx, n.node)
+		now, err := f.Metrics(ctx, n.node)
 		if err != nil {
 			continue
 		}
-		failed := now.grown(n.before, "tenure_renew_failures_total", "reason", "keep-alives failed")
+		failed := now.Grown(n.before, "tenure_renew_failures_total", "reason", "keep-alives failed")
 		if from == Ledger {
-			failed = now.grown(n.before, "tenure_fleet_writes_total", "outcome", "writes failed", "ok")
+			failed = now.Grown(n.before, "tenure_fleet_writes_total", "outcome", "writes failed", "ok")
 		}
-		ended := now.grown(n.before, "tenure_terms_ended_total", "reason", "terms ended", string(store.Resigned), string(store.Transferred))
-		missed := joinWords(failed, ended, now.refused(n.before))
+		ended := now.Grown(n.before, "tenure_terms_ended_total", "reason", "terms ended", string(store.Resigned), string(store.Transferred))
+		missed := joinWords(failed, ended, now.Refused(n.before))
 		if missed != "" && withIDs {
 			missed = n.node.ID + ": " + missed
 		}
@@ -91,7 +91,7 @@ func (f *Fleet) missed(ctx context.Context, all []cutNode, from From, withIDs bo
 
 // flap cuts a connection of the leader and restores it, for half to one and a half TTL each
 // time, at random by the seed. It has an effect as cutOff has.
-func flap(f *Fleet, s Spec, targets []Target) (*procedure, error) {
+func flap(f *Fleet, s Spec, targets []inspect.Target) (*procedure, error) {
 	l := &flapping{fleet: f, Spec: s, target: targets[0], random: rand.New(rand.NewPCG(s.Seed, 0))}
 	p := &procedure{healed: "reaches the " + string(s.From) + " for good", hold: l.hold, heal: l.restore, felt: l.felt}
 	whose := "its"
@@ -103,7 +103,7 @@ func flap(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 	}
 	p.set = func(ctx context.Context) (string, clock.Instant, error) {
 		begun, err := l.sever(ctx)
-		return fmt.Sprintf("%s connection to the %s comes and goes every %v or so, for %v (seed %d)", whose, s.From, f.ttl, s.For, s.Seed), begun, err
+		return fmt.Sprintf("%s connection to the %s comes and goes every %v or so, for %v (seed %d)", whose, s.From, f.TTL, s.For, s.Seed), begun, err
 	}
 	return p, nil
 }
@@ -112,7 +112,7 @@ func flap(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 type flapping struct {
 	Spec
 	fleet   *Fleet
-	target  Target
+	target  inspect.Target
 	random  *rand.Rand
 	cut     *cut
 	current Fault // the cut that is in effect; without a beginning there is none
@@ -124,11 +124,11 @@ type flapping struct {
 
 // sever cuts the target off.
 func (l *flapping) sever(ctx context.Context) (clock.Instant, error) {
-	c, err := l.fleet.newCut([]Target{l.target}, l.From, l.Way)
+	c, err := l.fleet.newCut([]inspect.Target{l.target}, l.From, l.Way)
 	if err != nil {
 		return 0, err
 	}
-	before, err := l.fleet.metrics(ctx, l.target)
+	before, err := l.fleet.Metrics(ctx, l.target)
 	if err != nil {
 		return 0, err
 	}
@@ -163,8 +163,8 @@ func (l *flapping) hold(ctx context.Context, begun clock.Instant) error {
 	left := func() time.Duration { return begun.Add(l.For).Sub(now()) }
 	// wait waits for half to one and a half TTL; false: the fault is over.
 	wait := func() (time.Duration, bool) {
-		d := min(left(), time.Duration((0.5+l.random.Float64())*float64(f.ttl)))
-		return d, pause(ctx, d) && left() > 0
+		d := min(left(), time.Duration((0.5+l.random.Float64())*float64(f.TTL)))
+		return d, inspect.Sleep(ctx, d) && left() > 0
 	}
 	for {
 		down, more := wait()
@@ -229,13 +229,13 @@ const ours = "chaos-"
 
 // newCut prepares a cut. Nodes are cut off what from says: off Peers means off every node
 // that is not a target too. The ledger and members of the engine are cut off all nodes.
-func (f *Fleet) newCut(targets []Target, from From, way Way) (*cut, error) {
-	file, err := f.file()
+func (f *Fleet) newCut(targets []inspect.Target, from From, way Way) (*cut, error) {
+	file, err := f.File()
 	if err != nil {
 		return nil, err
 	}
 	if way != Up && way != Down && way != Both {
-		return nil, fmt.Errorf("%w: way %q is not both, up or down", ErrCannot, way)
+		return nil, fmt.Errorf("%w: way %q is not both, up or down", inspect.ErrCannot, way)
 	}
 	c := &cut{fleet: f}
 	for _, t := range targets {
@@ -244,59 +244,52 @@ func (f *Fleet) newCut(targets []Target, from From, way Way) (*cut, error) {
 			return nil, err
 		}
 		if len(c.drops) == before || file.Proxies.API == "" {
-			return nil, fmt.Errorf("%w: there is no proxy between %s and the %s; was the fleet started with --direct, or are all nodes targets?", ErrCannot, t.ID, from)
+			return nil, fmt.Errorf("%w: there is no proxy between %s and the %s; was the fleet started with --direct, or are all nodes targets?", inspect.ErrCannot, t.ID, from)
 		}
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.count++
-	c.name = fmt.Sprintf("%s%d-%d-", ours, os.Getpid(), f.count)
+	c.name = fmt.Sprintf("%s%d-%d-", ours, os.Getpid(), f.cuts.Add(1))
 	return c, nil
 }
 
 // add adds what cuts one of the targets off.
-func (c *cut) add(file labapi.FleetFile, t Target, targets []Target, from From, way Way) error {
+func (c *cut) add(file labapi.FleetFile, t inspect.Target, targets []inspect.Target, from From, way Way) error {
 	// drop adds a proxy, if there is one. The target sends in one of its directions.
 	drop := func(proxy, sends, receives string) {
 		if way != Down && proxy != "" {
-			c.drops = append(c.drops, drop{toxics(file, proxy), sends})
+			c.drops = append(c.drops, drop{inspect.Toxics(file, proxy), sends})
 		}
 		if way != Up && proxy != "" {
-			c.drops = append(c.drops, drop{toxics(file, proxy), receives})
+			c.drops = append(c.drops, drop{inspect.Toxics(file, proxy), receives})
 		}
 	}
 	switch {
-	case t.kind == isMember:
+	case t.Kind == inspect.IsMember:
 		for _, n := range file.Nodes {
 			drop(n.Proxies.Engines[t.ID], downstream, upstream) // it sends answers
 		}
-	case t.kind == isLedger:
+	case t.Kind == inspect.IsLedger:
 		for _, n := range file.Nodes {
 			drop(n.Proxies.Ledger, downstream, upstream)
 		}
 	case from == Engine && file.Engine.PID == 0:
-		return fmt.Errorf("%w: the nodes of a fleet on %s have no separate engine", ErrCannot, file.Backend)
+		return fmt.Errorf("%w: the nodes of a fleet on %s have no separate engine", inspect.ErrCannot, file.Backend)
 	case from == Engine:
-		for _, proxy := range t.proxies.Engines {
+		for _, proxy := range t.Proxies.Engines {
 			drop(proxy, upstream, downstream)
 		}
 	case from == Ledger:
-		drop(t.proxies.Ledger, upstream, downstream)
+		drop(t.Proxies.Ledger, upstream, downstream)
 	case from == Peers:
 		for _, n := range file.Nodes {
-			if !slices.ContainsFunc(targets, func(t Target) bool { return t.ID == n.ID }) {
-				drop(t.proxies.Peers[n.ID], upstream, downstream)
+			if !slices.ContainsFunc(targets, func(t inspect.Target) bool { return t.ID == n.ID }) {
+				drop(t.Proxies.Peers[n.ID], upstream, downstream)
 				drop(n.Proxies.Peers[t.ID], downstream, upstream)
 			}
 		}
 	default:
-		return fmt.Errorf("%w: from %q is not engine, ledger or peers", ErrCannot, from)
+		return fmt.Errorf("%w: from %q is not engine, ledger or peers", inspect.ErrCannot, from)
 	}
 	return nil
-}
-
-func toxics(file labapi.FleetFile, proxy string) string {
-	return strings.TrimRight(file.Proxies.API, "/") + "/proxies/" + proxy + "/toxics"
 }
 
 // make drops everything silently, also on open connections. A call that has begun is not
@@ -304,7 +297,7 @@ func toxics(file labapi.FleetFile, proxy string) string {
 func (c *cut) make(ctx context.Context) error {
 	for _, d := range c.drops {
 		body := map[string]any{"name": c.name + d.stream, "type": "timeout", "stream": d.stream, "toxicity": 1, "attributes": map[string]any{"timeout": 0}}
-		if err := c.fleet.call(context.WithoutCancel(ctx), http.MethodPost, d.at, nil, body, nil); err != nil {
+		if err := c.fleet.Call(context.WithoutCancel(ctx), inspect.CallTime, http.MethodPost, d.at, nil, body, nil); err != nil {
 			return fmt.Errorf("cut at the proxy: %w", err)
 		}
 		if err := context.Cause(ctx); err != nil {
@@ -324,12 +317,12 @@ func (c *cut) heal(ctx context.Context) (err error) {
 
 // remove removes a toxic from a proxy, and retries while the proxy does not answer.
 func (f *Fleet) remove(ctx context.Context, toxic string) (err error) {
-	if poll(ctx, time.Hour, pollEvery, func() bool {
-		err = f.call(ctx, http.MethodDelete, toxic, nil, nil, nil)
-		if a, ok := errors.AsType[*answerError](err); ok && a.status == http.StatusNotFound {
+	if inspect.Poll(ctx, time.Hour, inspect.PollEvery, func() bool {
+		err = f.Call(ctx, inspect.CallTime, http.MethodDelete, toxic, nil, nil, nil)
+		if a, ok := errors.AsType[*inspect.AnswerError](err); ok && a.Status == http.StatusNotFound {
 			err = nil
 		}
-		return err == nil || f.fleetEnded()
+		return err == nil || f.Ended()
 	}) && err == nil {
 		return nil
 	}
@@ -345,27 +338,8 @@ func (c *cut) blocked(ctx context.Context) string {
 		Upstream string `json:"upstream"`
 	}
 	at := strings.TrimSuffix(c.drops[0].at, "/toxics")
-	if c.fleet.call(ctx, http.MethodGet, at, nil, nil, &proxy) != nil || !reacts(ctx, proxy.Upstream) || reacts(ctx, proxy.Listen) || ctx.Err() != nil {
+	if c.fleet.Call(ctx, inspect.CallTime, http.MethodGet, at, nil, nil, &proxy) != nil || !inspect.Reacts(ctx, proxy.Upstream) || inspect.Reacts(ctx, proxy.Listen) || ctx.Err() != nil {
 		return ""
 	}
 	return "nothing comes through " + proxy.Name
-}
-
-// reacts reports whether a server sends something or closes the connection. It need not
-// understand HTTP.
-func reacts(ctx context.Context, address string) bool {
-	ctx, cancel := context.WithTimeout(ctx, askTime/2)
-	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = conn.Close() }()
-	deadline, _ := ctx.Deadline()
-	_, werr := conn.Write([]byte("GET /healthz HTTP/1.0\r\n\r\n"))
-	if errors.Join(werr, conn.SetDeadline(deadline)) != nil {
-		return false
-	}
-	_, err = conn.Read(make([]byte, 1))
-	return err == nil || !errors.Is(err, os.ErrDeadlineExceeded)
 }

@@ -13,27 +13,29 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/child"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
+	"github.com/tenurehq/tenure/lab/chaos/process"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
 // stopProcesses stops processes, all at once, and resumes them. It has an effect when all
 // were seen to be stopped. Only the leader can be stopped between a check and a write.
-func stopProcesses(f *Fleet, s Spec, targets []Target) (*procedure, error) {
+func stopProcesses(f *Fleet, s Spec, targets []inspect.Target) (*procedure, error) {
 	leader, at, where := s.Kind == PauseLeader, "", ""
 	if s.Between {
 		if !leader {
-			return nil, fmt.Errorf("%w: only the leader can be stopped between a check and a write", ErrCannot)
+			return nil, fmt.Errorf("%w: only the leader can be stopped between a check and a write", inspect.ErrCannot)
 		}
 		at, where = api.MomentWrite, " between a check and a write"
 	}
 	var stops stops
-	var before metrics
+	var before inspect.Metrics
 	seen := ""
 	p := &procedure{
-		silent: true, pids: numbers(targets), healed: "is resumed", heal: stops.heal,
+		silent: true, pids: inspect.PIDs(targets), healed: "is resumed", heal: stops.heal,
 		set: func(ctx context.Context) (_ string, begun clock.Instant, err error) {
 			if leader {
-				if before, err = f.metrics(ctx, targets[0]); err != nil {
+				if before, err = f.Metrics(ctx, targets[0]); err != nil {
 					return "", 0, err
 				}
 			}
@@ -54,16 +56,16 @@ func stopProcesses(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 					return "", begun, err
 				}
 			}
-			return fmt.Sprintf("stopped%s for %v (%s)", where, s.For, pids(targets)), begun, nil
+			return fmt.Sprintf("stopped%s for %v (%s)", where, s.For, inspect.PIDWords(targets)), begun, nil
 		},
 		felt: func(ctx context.Context, healed bool) string {
-			if !healed && len(stops) == len(targets) && !slices.ContainsFunc(targets, func(t Target) bool { return !isStopped(t.PID) }) {
-				seen = pids(targets) + " was stopped (state T)"
+			if !healed && len(stops) == len(targets) && !slices.ContainsFunc(targets, func(t inspect.Target) bool { return !process.IsStopped(t.PID) }) {
+				seen = inspect.PIDWords(targets) + " was stopped (state T)"
 			}
 			if !healed || !leader {
 				return seen
 			}
-			now, err := f.metrics(ctx, targets[0])
+			now, err := f.Metrics(ctx, targets[0])
 			if err != nil {
 				return seen
 			}
@@ -71,14 +73,14 @@ func stopProcesses(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 			if longest := now["tenure_pause_max_seconds"]; longest > before["tenure_pause_max_seconds"] {
 				own = fmt.Sprintf("it noticed a pause of %.3fs", longest)
 			}
-			return joinWords(seen, own, now.refused(before), now.grown(before, "tenure_terms_ended_total", "reason", "terms ended"))
+			return joinWords(seen, own, now.Refused(before), now.Grown(before, "tenure_terms_ended_total", "reason", "terms ended"))
 		},
 	}
 	if leader {
 		// An answer may still arrive. Wait longer for the refusal of a write that a newer term
 		// has overtaken.
 		p.settle = func(evidence string) time.Duration {
-			if s.Between && f.highest() > targets[0].Token && !strings.Contains(evidence, refusedWords) {
+			if s.Between && f.Highest() > targets[0].Token && !strings.Contains(evidence, inspect.RefusedWords) {
 				return 2 * time.Second
 			}
 			return 200 * time.Millisecond
@@ -91,11 +93,11 @@ func stopProcesses(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 // moment.
 type stop struct {
 	fleet  *Fleet
-	target Target
+	target inspect.Target
 	at     string
 
 	process *os.Process // nil: nothing to heal
-	guard   *guard
+	guard   *process.Guard
 	armed   bool // the process stops itself, and was not seen to
 }
 
@@ -110,20 +112,20 @@ func (all *stops) heal(ctx context.Context) (err error) {
 
 // begin stops the process, or arms it to stop itself.
 func (s *stop) begin(ctx context.Context) (begun clock.Instant, err error) {
-	p, err := s.fleet.handle(ctx, s.target)
+	p, err := s.fleet.Handle(ctx, s.target)
 	if err != nil {
 		return 0, err
 	}
-	if s.guard, err = newGuard(s.target.PID, s.at != ""); err != nil {
+	if s.guard, err = process.NewGuard(s.target.PID, s.at != ""); err != nil {
 		_ = p.Release()
-		return 0, fmt.Errorf("%w: start the guard that resumes the process if this one dies: %w", ErrCannot, err)
+		return 0, fmt.Errorf("%w: start the guard that resumes the process if this one dies: %w", inspect.ErrCannot, err)
 	}
 	s.process, begun = p, now()
 	if s.at == "" {
-		return begun, allowed(s.target, child.Pause(p))
+		return begun, inspect.Allowed(s.target, child.Pause(p))
 	}
 	s.armed = true
-	if err := s.fleet.call(context.WithoutCancel(ctx), http.MethodPost, s.target.URL+"/lab/pause?at="+s.at, nil, nil, nil); err != nil {
+	if err := s.fleet.Call(context.WithoutCancel(ctx), inspect.CallTime, http.MethodPost, s.target.URL+"/lab/pause?at="+s.at, nil, nil, nil); err != nil {
 		return begun, fmt.Errorf("arm the pause: %w", err)
 	}
 	return begun, nil
@@ -135,7 +137,7 @@ func (s *stop) stopped(ctx context.Context) error {
 	if s.at != "" {
 		bound = 10 * time.Second // it writes with every tick
 	}
-	if !poll(ctx, bound, time.Millisecond, func() bool { return isStopped(s.target.PID) }) {
+	if !inspect.Poll(ctx, bound, time.Millisecond, func() bool { return process.IsStopped(s.target.PID) }) {
 		if c := context.Cause(ctx); c != nil {
 			return c
 		}
@@ -153,14 +155,14 @@ func (s *stop) heal(ctx context.Context) (err error) {
 	}
 	s.process = nil
 	defer func() { _ = p.Release() }()
-	defer s.guard.end()
+	defer s.guard.End()
 	if s.armed {
 		err = s.disarm(ctx)
 	}
 	var rerr error
-	if !poll(ctx, time.Hour, time.Millisecond, func() bool {
+	if !inspect.Poll(ctx, time.Hour, time.Millisecond, func() bool {
 		rerr = child.Resume(p)
-		return errors.Is(rerr, os.ErrProcessDone) || rerr == nil && !isStopped(pid)
+		return errors.Is(rerr, os.ErrProcessDone) || rerr == nil && !process.IsStopped(pid)
 	}) {
 		err = errors.Join(err, rerr, fmt.Errorf("pid %d is still stopped; kill -CONT %d resumes it", pid, pid))
 	}
@@ -171,14 +173,14 @@ func (s *stop) heal(ctx context.Context) (err error) {
 // the pause happen.
 func (s *stop) disarm(ctx context.Context) error {
 	f, pid := s.fleet, s.target.PID
-	over := func() bool { return isStopped(pid) || !alive(pid) }
-	if poll(ctx, 3*time.Second, pollEvery, func() bool {
-		if over() || f.call(ctx, http.MethodDelete, s.target.URL+"/lab/pause", nil, nil, nil) == nil {
+	over := func() bool { return process.IsStopped(pid) || !process.Alive(pid) }
+	if inspect.Poll(ctx, 3*time.Second, inspect.PollEvery, func() bool {
+		if over() || f.Call(ctx, inspect.CallTime, http.MethodDelete, s.target.URL+"/lab/pause", nil, nil, nil) == nil {
 			return true
 		}
-		asked, cancel := context.WithTimeout(ctx, askTime/4)
+		asked, cancel := context.WithTimeout(ctx, inspect.AskTime/4)
 		defer cancel()
-		_ = f.call(asked, http.MethodPost, s.target.URL+"/next", nil, nil, nil)
+		_ = f.Call(asked, inspect.CallTime, http.MethodPost, s.target.URL+"/next", nil, nil, nil)
 		return false
 	}) || over() {
 		return nil
@@ -189,10 +191,10 @@ func (s *stop) disarm(ctx context.Context) error {
 // stopAtMoment makes the leader change, and a node stops itself at a moment of that change
 // that a signal from outside would miss. Then it is killed, or stays stopped until the fault
 // ends. The leader comes to the moment of resigning, a follower to the others.
-func stopAtMoment(kill bool) func(*Fleet, Spec, []Target) (*procedure, error) {
-	return func(f *Fleet, s Spec, targets []Target) (*procedure, error) {
+func stopAtMoment(kill bool) func(*Fleet, Spec, []inspect.Target) (*procedure, error) {
+	return func(f *Fleet, s Spec, targets []inspect.Target) (*procedure, error) {
 		if !slices.Contains(Moments(), s.At) {
-			return nil, fmt.Errorf("%w: moment %q is not one of %s", ErrCannot, s.At, strings.Join(Moments(), ", "))
+			return nil, fmt.Errorf("%w: moment %q is not one of %s", inspect.ErrCannot, s.At, strings.Join(Moments(), ", "))
 		}
 		leader := targets[0]
 		var stops stops
@@ -201,7 +203,7 @@ func stopAtMoment(kill bool) func(*Fleet, Spec, []Target) (*procedure, error) {
 		p.set = func(ctx context.Context) (_ string, _ clock.Instant, err error) {
 			all := targets
 			if s.At != api.MomentResigning {
-				if all, err = f.followers(ctx); err != nil {
+				if all, err = f.Followers(ctx); err != nil {
 					return "", 0, err
 				}
 			}
@@ -222,15 +224,15 @@ func stopAtMoment(kill bool) func(*Fleet, Spec, []Target) (*procedure, error) {
 				return "stopped itself when " + s.At, p.stopped, nil
 			}
 			begun := now()
-			return "killed when " + s.At, begun, allowed(hit.target, hit.process.Kill())
+			return "killed when " + s.At, begun, inspect.Allowed(hit.target, hit.process.Kill())
 		}
 		lasting := f.lasting(s, leader)
 		p.hold = func(ctx context.Context, begun clock.Instant) error {
 			if kill {
-				return f.gone(ctx, []Target{*p.hit})
+				return f.gone(ctx, []inspect.Target{*p.hit})
 			}
 			err := lasting(ctx, begun)
-			if !isStopped(p.hit.PID) {
+			if !process.IsStopped(p.hit.PID) {
 				err = errors.Join(err, fmt.Errorf("%w: %s did not stay stopped", ErrNoEffect, p.hit.ID))
 			}
 			return err
@@ -239,7 +241,7 @@ func stopAtMoment(kill bool) func(*Fleet, Spec, []Target) (*procedure, error) {
 			switch {
 			case !kill:
 				return seen
-			case alive(p.hit.PID):
+			case process.Alive(p.hit.PID):
 				return ""
 			}
 			return fmt.Sprintf("%s, and pid %d is gone", seen, p.hit.PID)
@@ -251,14 +253,14 @@ func stopAtMoment(kill bool) func(*Fleet, Spec, []Target) (*procedure, error) {
 // change makes the leader change and waits until one of the nodes has stopped itself; the
 // others are disarmed then. It looks from the beginning, since another fault may make the
 // leader change first.
-func (f *Fleet) change(ctx context.Context, s Spec, leader Target, stops stops) (hit *stop, err error) {
+func (f *Fleet) change(ctx context.Context, s Spec, leader inspect.Target, stops stops) (hit *stop, err error) {
 	changing, enough := context.WithCancel(ctx)
 	defer enough()
 	var failed error
 	var trigger sync.WaitGroup
 	trigger.Go(func() {
 		if s.Trigger != ByKill {
-			failed = f.call(changing, http.MethodPost, leader.URL+"/resign", ofTerm(leader), nil, nil)
+			failed = f.Call(changing, inspect.CallTime, http.MethodPost, leader.URL+"/resign", ofTerm(leader), nil, nil)
 			return
 		}
 		// A kill that has begun is not cancelled: the caller must know whether it was made.
@@ -270,9 +272,9 @@ func (f *Fleet) change(ctx context.Context, s Spec, leader Target, stops stops) 
 			}
 		}
 	})
-	bound := 2*f.ttl + 4*time.Second
-	poll(ctx, bound, time.Millisecond, func() bool {
-		if i := slices.IndexFunc(stops, func(one *stop) bool { return isStopped(one.target.PID) }); i >= 0 {
+	bound := 2*f.TTL + 4*time.Second
+	inspect.Poll(ctx, bound, time.Millisecond, func() bool {
+		if i := slices.IndexFunc(stops, func(one *stop) bool { return process.IsStopped(one.target.PID) }); i >= 0 {
 			hit = stops[i]
 			hit.armed = false
 		}
@@ -282,7 +284,7 @@ func (f *Fleet) change(ctx context.Context, s Spec, leader Target, stops stops) 
 	if hit == nil {
 		trigger.Wait()
 		if failed != nil {
-			return nil, fmt.Errorf("%w: %w", ErrChanged, failed)
+			return nil, fmt.Errorf("%w: %w", inspect.ErrChanged, failed)
 		}
 		return nil, fmt.Errorf("%w: no node came to that moment within %v", ErrNoEffect, bound)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 )
 
 // A Raft leader that is cut off its peers, in either direction, is replaced by one of them. The
@@ -36,7 +37,7 @@ func TestPeers(t *testing.T) {
 	f.Event = func(_ clock.Instant, what string) { t.Log(what) }
 	for _, way := range []chaos.Way{chaos.Both, chaos.Up, chaos.Down} {
 		began := clock.System().Now()
-		fault, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, From: chaos.Peers, Way: way, For: time.Second, Until: func(ctx context.Context, l chaos.Target) error {
+		fault, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, From: chaos.Peers, Way: way, For: time.Second, Until: func(ctx context.Context, l inspect.Target) error {
 			_, err := f.Leader(ctx, l.Token)
 			return err
 		}})
@@ -56,7 +57,7 @@ func TestPeers(t *testing.T) {
 		}
 	}
 	began := clock.System().Now()
-	fault, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Partition, Targets: others, For: time.Second, Until: func(ctx context.Context, _ chaos.Target) error {
+	fault, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Partition, Targets: others, For: time.Second, Until: func(ctx context.Context, _ inspect.Target) error {
 		_, err := f.Leader(ctx, l.Token) // one of the two leads
 		return err
 	}})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/trial"
 	"github.com/tenurehq/tenure/reference/api"
@@ -88,9 +89,9 @@ func (c kind) class() string {
 		return history.ClassKill
 	case !row.Named:
 		return row.Class
-	case c.spec.Targets[0] == chaos.Quorum:
+	case c.spec.Targets[0] == inspect.Quorum:
 		return history.ClassQuorum
-	case c.spec.Targets[0] == chaos.Follower:
+	case c.spec.Targets[0] == inspect.Follower:
 		return c.spec.Kind // kill or pause
 	}
 	return ""
@@ -179,7 +180,7 @@ func kinds(engine string) []kind {
 	anywhere := func(name string, weight int, fault, target string, draw func(*planner, *plannedFault)) kind {
 		return kind{
 			name: name, aim: aimAnywhere, weight: weight, spec: chaos.Spec{Kind: fault, Targets: []string{target}}, draw: draw,
-			pauses: fault == chaos.Pause && (target == chaos.Follower || target == chaos.Quorum), alone: target == chaos.Quorum,
+			pauses: fault == chaos.Pause && (target == inspect.Follower || target == inspect.Quorum), alone: target == inspect.Quorum,
 		}
 	}
 	change := func(name, fault, moment string, weight int, draw func(*planner, *plannedFault)) kind {
@@ -212,11 +213,11 @@ func kinds(engine string) []kind {
 			b.PPM = p.sign() * 10_000
 		}),
 		leader("flap", 1, chaos.Spec{Kind: chaos.FlapLeader}, func(p *planner, b *plannedFault) { b.For, b.Seed = p.around(2, 3), p.rng.Uint64() }),
-		anywhere("kill-follower", 2, chaos.Kill, chaos.Follower, drawAnyone),
-		anywhere("pause-follower", 1, chaos.Pause, chaos.Follower, drawBoth(0.3, 1.5)),
+		anywhere("kill-follower", 2, chaos.Kill, inspect.Follower, drawAnyone),
+		anywhere("pause-follower", 1, chaos.Pause, inspect.Follower, drawBoth(0.3, 1.5)),
 		anywhere("kill-ledger", 2, chaos.Kill, "ledger", drawAnyone),
 		anywhere("pause-ledger", 2, chaos.Pause, "ledger", drawBoth(0.3, 1.5)),
-		anywhere("quorum-lost", 1, lose, chaos.Quorum, func(p *planner, b *plannedFault) {
+		anywhere("quorum-lost", 1, lose, inspect.Quorum, func(p *planner, b *plannedFault) {
 			b.For = p.silence + p.around(0.3, 0.6)
 			drawAnyone(p, b)
 		}),
@@ -226,12 +227,12 @@ func kinds(engine string) []kind {
 		{name: churnKind, aim: aimChange, weight: 1, draw: drawTime(1.5, 3), alone: true},
 	}
 	if engine != trial.Etcd && engine != trial.Raft {
-		all = append(all, anywhere("kill-member", 2, chaos.Kill, chaos.Member, drawAnyone))
+		all = append(all, anywhere("kill-member", 2, chaos.Kill, inspect.Member, drawAnyone))
 	}
 	if engine == trial.Etcd {
 		// An etcd leader that is stopped for about a TTL may revoke living sessions afterwards
 		// (docs/engines.md): it is stopped for a shorter time.
-		all = append(all, anywhere("kill-member", 2, chaos.Kill, chaos.Member, drawAnyone), anywhere("pause-member", 2, chaos.Pause, chaos.Member, drawBoth(0.2, 0.5)))
+		all = append(all, anywhere("kill-member", 2, chaos.Kill, inspect.Member, drawAnyone), anywhere("pause-member", 2, chaos.Pause, inspect.Member, drawBoth(0.2, 0.5)))
 	}
 	return all
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/trial"
 )
@@ -174,7 +175,7 @@ func (w *stormRun) inject(ctx context.Context, b plannedFault) {
 // injectOnce injects a planned fault and returns when it is over.
 func (w *stormRun) injectOnce(ctx context.Context, b plannedFault) (chaos.Fault, error) {
 	spec := b.Spec
-	if slices.Contains(spec.Targets, chaos.Quorum) {
+	if slices.Contains(spec.Targets, inspect.Quorum) {
 		if err := w.AllUp(ctx); err != nil {
 			return chaos.Fault{}, err
 		}
@@ -185,7 +186,7 @@ func (w *stormRun) injectOnce(ctx context.Context, b plannedFault) (chaos.Fault,
 		}
 	}
 	if b.Sealed {
-		spec.Until = func(ctx context.Context, at chaos.Target) error {
+		spec.Until = func(ctx context.Context, at inspect.Target) error {
 			// The wait is bounded because other faults may be in effect.
 			const bound = 20 * time.Second
 			ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("%w within %v: a seal above token %d", trial.ErrNotSeen, bound, at.Token))
@@ -210,12 +211,12 @@ func (w *stormRun) injectOnce(ctx context.Context, b plannedFault) (chaos.Fault,
 // final reports whether trying again is useless. Any other error means that the target went
 // away while the fault was being set.
 func final(err error) bool {
-	return slices.ContainsFunc([]error{chaos.ErrNoEffect, chaos.ErrCannot, chaos.ErrNoLeader, chaos.ErrFleet, chaos.ErrNotHealed, trial.ErrNotSeen}, func(e error) bool { return errors.Is(err, e) })
+	return slices.ContainsFunc([]error{chaos.ErrNoEffect, inspect.ErrCannot, inspect.ErrNoLeader, inspect.ErrFleet, chaos.ErrNotHealed, trial.ErrNotSeen}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // record writes a fault to the storm's record, and to the history if it was in effect.
 func (w *stormRun) record(b plannedFault, f chaos.Fault, err error) {
-	missed := errors.Is(err, chaos.ErrNoEffect) || errors.Is(err, chaos.ErrChanged)
+	missed := errors.Is(err, chaos.ErrNoEffect) || errors.Is(err, inspect.ErrChanged)
 	r := injectedFault{Step: b.step, Kind: b.Kind, Aim: b.Aim, Fault: f, Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
 	if err != nil {
 		r.Problem = err.Error()

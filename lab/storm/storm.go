@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
@@ -235,7 +236,7 @@ func aimTable(j measure.Judge, faults []injectedFault) {
 			continue
 		}
 		why := "a program did not answer while it was being set" // struck.jsonl has the whole error
-		for _, known := range []error{chaos.ErrChanged, chaos.ErrNoEffect, chaos.ErrNoLeader} {
+		for _, known := range []error{inspect.ErrChanged, chaos.ErrNoEffect, inspect.ErrNoLeader} {
 			if strings.HasPrefix(f.Problem, known.Error()) {
 				why = strings.TrimPrefix(known.Error(), "chaos: ")
 			}

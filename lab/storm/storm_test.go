@@ -15,6 +15,7 @@ import (
 
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
@@ -289,8 +290,8 @@ func TestAimTable(t *testing.T) {
 	var s measure.Summary
 	aimTable(measure.Judge{Summary: &s}, []injectedFault{
 		{Aim: aimLeader, Bit: true},
-		{Problem: chaos.ErrChanged.Error() + ": node-1 no longer leads"},
-		{Problem: chaos.ErrChanged.Error() + ": node-2 no longer leads"},
+		{Problem: inspect.ErrChanged.Error() + ": node-1 no longer leads"},
+		{Problem: inspect.ErrChanged.Error() + ": node-2 no longer leads"},
 		{Problem: chaos.ErrNoEffect.Error() + ": it left no trace"},
 		{Problem: "Get http://127.0.0.1:1/metrics: EOF"},
 	})

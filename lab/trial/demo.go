@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/verdict"
@@ -68,7 +69,7 @@ func (s *Run) demo(ctx context.Context) error {
 		return err
 	}
 	var r Round
-	overtaken := s.Overtaken(&r, func(ctx context.Context, next chaos.Target) error {
+	overtaken := s.Overtaken(&r, func(ctx context.Context, next inspect.Target) error {
 		// The client remembers the stopped node: let it look for the leader again.
 		if _, err := s.Nodes.Leader(ctx); err != nil {
 			return err
@@ -82,7 +83,7 @@ func (s *Run) demo(ctx context.Context) error {
 		s.Say("%s continues (SIGCONT) and sends the write that it had checked, with token %d", r.Node, r.Token)
 		return err
 	})
-	if _, err := s.Chaos.Inject(ctx, chaos.Spec{Kind: chaos.PauseLeader, Between: true, For: time.Millisecond, Until: func(ctx context.Context, at chaos.Target) error {
+	if _, err := s.Chaos.Inject(ctx, chaos.Spec{Kind: chaos.PauseLeader, Between: true, For: time.Millisecond, Until: func(ctx context.Context, at inspect.Target) error {
 		s.Say("%s has checked that it leads, and is stopped before its write (pid %d, SIGSTOP)", at.ID, at.PID)
 		return overtaken(ctx, at)
 	}}); err != nil {

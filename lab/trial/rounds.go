@@ -9,6 +9,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/history"
 )
 
@@ -79,7 +80,7 @@ func (l Loop) Play(ctx context.Context, s *Run) error {
 func (s *Run) UpTo(d time.Duration) time.Duration { return time.Duration(s.Rand.Int64N(int64(d))) }
 
 // Follow notes the leader after the fault.
-func (r *Round) Follow(by chaos.Target) { r.Successor, r.Next = by.ID, by.Token }
+func (r *Round) Follow(by inspect.Target) { r.Successor, r.Next = by.ID, by.Token }
 
 // Succeeded waits for a leader with a token above the given one, and notes it in the round.
 func (s *Run) Succeeded(ctx context.Context, r *Round, above fence.Token) error {
@@ -107,7 +108,7 @@ func (s *Run) Record(class string, inject func() (chaos.Fault, error)) (chaos.Fa
 	const tries = 3
 	for try := 1; ; try++ {
 		f, err := inject()
-		changed := errors.Is(err, chaos.ErrChanged)
+		changed := errors.Is(err, inspect.ErrChanged)
 		switch {
 		case errors.Is(err, chaos.ErrNoEffect):
 			return f, fmt.Errorf("%w: %w", ErrNotSeen, err)
@@ -143,8 +144,8 @@ func InHistory(f chaos.Fault, class string) history.Fault {
 
 // Overtaken returns a chaos.Spec.Until: it waits until a successor has sealed the ledger,
 // notes it in the round, and calls meanwhile.
-func (s *Run) Overtaken(r *Round, meanwhile func(ctx context.Context, next chaos.Target) error) func(context.Context, chaos.Target) error {
-	return func(ctx context.Context, at chaos.Target) error {
+func (s *Run) Overtaken(r *Round, meanwhile func(ctx context.Context, next inspect.Target) error) func(context.Context, inspect.Target) error {
+	return func(ctx context.Context, at inspect.Target) error {
 		r.Node, r.Token = at.ID, at.Token
 		next, err := s.Sealed(ctx, at.Token)
 		if err != nil {

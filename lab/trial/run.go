@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/labapi"
@@ -222,7 +224,7 @@ func Await(ctx context.Context, what string, seen func(context.Context) bool) er
 }
 
 // Leader waits for a node that leads and works with a token above the given one.
-func (s *Run) Leader(ctx context.Context, above fence.Token) (l chaos.Target, err error) {
+func (s *Run) Leader(ctx context.Context, above fence.Token) (l inspect.Target, err error) {
 	err = Await(ctx, fmt.Sprintf("a leader with a token above %d", above), func(ctx context.Context) bool {
 		l, err = s.Chaos.Leader(ctx, above)
 		return err == nil
@@ -241,12 +243,7 @@ func (s *Run) Status(ctx context.Context, url string) (api.Status, bool) {
 // AllUp waits until every node answers and one of them leads.
 func (s *Run) AllUp(ctx context.Context) error {
 	if err := Await(ctx, "every node answering", func(ctx context.Context) bool {
-		for _, n := range s.File.Nodes {
-			if _, ok := s.Status(ctx, n.URL); !ok {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(s.File.Nodes, func(n labapi.NodeFile) bool { _, ok := s.Status(ctx, n.URL); return !ok })
 	}); err != nil {
 		return err
 	}
@@ -268,18 +265,18 @@ func (s *Run) Others(but string) (ids []string) {
 }
 
 // Sealed waits until the ledger refuses the old token, and returns the leader that sealed it.
-func (s *Run) Sealed(ctx context.Context, old fence.Token) (chaos.Target, error) {
+func (s *Run) Sealed(ctx context.Context, old fence.Token) (inspect.Target, error) {
 	if err := Await(ctx, "the successor's seal", func(ctx context.Context) bool {
 		r, err := s.Ledger.Resource(ctx, Group)
 		return err == nil && r.Token > old
 	}); err != nil {
-		return chaos.Target{}, err
+		return inspect.Target{}, err
 	}
 	return s.Leader(ctx, old)
 }
 
 // Take takes numbers from one node. It fails if the node answered no call in time.
-func (s *Run) Take(ctx context.Context, from chaos.Target, count int64, within time.Duration) error {
+func (s *Run) Take(ctx context.Context, from inspect.Target, count int64, within time.Duration) error {
 	s.takes++
 	r, err := load.Run(ctx, load.Config{
 		URLs: []string{from.URL}, Rate: 400, Connections: 8, Count: count, For: within, Timeout: s.Trial.Patience,
@@ -304,16 +301,14 @@ func (s *Run) Recovered(ctx context.Context, r *Round) error {
 func (s *Run) refusal(ctx context.Context, node string, token fence.Token) (found ledgerapi.Rejection, err error) {
 	err = Await(ctx, fmt.Sprintf("a stale write of %s with token %d", node, token), func(ctx context.Context) bool {
 		page, err := s.Ledger.Rejections(ctx, "", ledgerapi.MaxPage)
-		if err != nil {
+		i := slices.IndexFunc(page.Items, func(r ledgerapi.Rejection) bool {
+			return r.Resource == Group && r.Token == token && r.Holder == node && r.CurrentToken > token
+		})
+		if err != nil || i < 0 {
 			return false
 		}
-		for _, r := range page.Items {
-			if r.Resource == Group && r.Token == token && r.Holder == node && r.CurrentToken > token {
-				found = r
-				return true
-			}
-		}
-		return false
+		found = page.Items[i]
+		return true
 	})
 	return found, err
 }

@@ -257,13 +257,8 @@ func (o Outcome) StaleWrites(j measure.Judge) {
 }
 
 // Count counts the rounds for which is returns true.
-func (o Outcome) Count(is func(Round) bool) (n int) {
-	for _, r := range o.Rounds {
-		if is(r) {
-			n++
-		}
-	}
-	return n
+func (o Outcome) Count(is func(Round) bool) int {
+	return len(o.Measure(func(r Round) (time.Duration, bool) { return 0, is(r) }))
 }
 
 // Measure measures the rounds for which of returns true.

@@ -38,7 +38,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 )
 
 const (
@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 		return exitOK
 	}
 	complain(stderr, err)
-	if errors.Is(err, chaos.ErrNoLeader) {
+	if errors.Is(err, inspect.ErrNoLeader) {
 		return exitNoLeader
 	}
 	return exitFailure

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 )
 
 // answer is the output for programs.
@@ -21,9 +22,9 @@ type answer struct {
 	Fleet  string        `json:"fleet"`
 	Faults []chaos.Fault `json:"faults"`
 	// After is the leader when it is over, AtNS when that was seen.
-	After *chaos.Target `json:"leader_after,omitempty"`
-	AtNS  clock.Instant `json:"leader_after_at,omitempty"`
-	Error string        `json:"error,omitempty"`
+	After *inspect.Target `json:"leader_after,omitempty"`
+	AtNS  clock.Instant   `json:"leader_after_at,omitempty"`
+	Error string          `json:"error,omitempty"`
 }
 
 // teller writes lines with their time: the time of day and the seconds since the start, both
@@ -61,7 +62,7 @@ func (s *settings) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	out := answer{Fleet: f.Path()}
 	out.Faults, err = s.faults(ctx, f)
-	if ctx.Err() == nil && len(out.Faults) > 0 && !errors.Is(err, chaos.ErrNoLeader) {
+	if ctx.Err() == nil && len(out.Faults) > 0 && !errors.Is(err, inspect.ErrNoLeader) {
 		l, lerr := f.Leader(ctx, 0)
 		if lerr == nil {
 			out.After, out.AtNS = &l, clock.System().Now()
@@ -117,14 +118,14 @@ func (s *settings) faults(ctx context.Context, f *chaos.Fleet) ([]chaos.Fault, e
 	return []chaos.Fault{fault}, err
 }
 
-func inEffect(n chaos.NodeSurvey) string { return cmp.Or(strings.Join(n.Standing, "; "), "none") }
+func inEffect(n inspect.NodeSurvey) string { return cmp.Or(strings.Join(n.Standing, "; "), "none") }
 
 // list shows the fleet, if there is one, and the commands.
 func (s *settings) list(ctx context.Context, stdout io.Writer) error {
-	var survey *chaos.Survey
+	var survey *inspect.Survey
 	f, err := chaos.Open(s.fleet)
 	if err == nil {
-		var found chaos.Survey
+		var found inspect.Survey
 		if found, err = f.Survey(ctx); err == nil {
 			survey = &found
 		}

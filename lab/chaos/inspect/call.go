@@ -1,4 +1,4 @@
-package chaos
+package inspect
 
 import (
 	"bytes"
@@ -14,18 +14,13 @@ import (
 	"time"
 )
 
-// answerError is an answer with a status that is not 2xx.
-type answerError struct {
-	status int
+// AnswerError is an answer with a status that is not 2xx.
+type AnswerError struct {
+	Status int
 	what   string
 }
 
-func (e *answerError) Error() string { return e.what }
-
-// call makes a call that is answered soon.
-func (f *Fleet) call(ctx context.Context, method, to string, header http.Header, body, into any) error {
-	return f.Call(ctx, 2*askTime, method, to, header, body, into)
-}
+func (e *AnswerError) Error() string { return e.what }
 
 // Call calls a program of the fleet over HTTP within a time limit and decodes its answer.
 // A *string takes the answer as it is.
@@ -59,7 +54,7 @@ func (f *Fleet) Call(ctx context.Context, within time.Duration, method, to strin
 	case err != nil:
 		return err
 	case resp.StatusCode < 200 || resp.StatusCode > 299:
-		return &answerError{resp.StatusCode, fmt.Sprintf("%s %s: %s: %.300s", method, to, resp.Status, bytes.TrimSpace(data))}
+		return &AnswerError{resp.StatusCode, fmt.Sprintf("%s %s: %s: %.300s", method, to, resp.Status, bytes.TrimSpace(data))}
 	case raw:
 		*text = string(data)
 	case into != nil:
@@ -70,15 +65,16 @@ func (f *Fleet) Call(ctx context.Context, within time.Duration, method, to strin
 	return nil
 }
 
-// metrics are the metrics of a node: series as they are written, to values.
-type metrics map[string]float64
+// Metrics are the metrics of a node: series as they are written, to values.
+type Metrics map[string]float64
 
-func (f *Fleet) metrics(ctx context.Context, node Target) (metrics, error) {
+// Metrics asks a node for its metrics.
+func (f *Fleet) Metrics(ctx context.Context, node Target) (Metrics, error) {
 	var text string
-	if err := f.call(ctx, http.MethodGet, node.URL+"/metrics", nil, nil, &text); err != nil {
+	if err := f.Call(ctx, CallTime, http.MethodGet, node.URL+"/metrics", nil, nil, &text); err != nil {
 		return nil, err
 	}
-	m := metrics{}
+	m := Metrics{}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		i := strings.LastIndexByte(line, ' ')
@@ -92,10 +88,10 @@ func (f *Fleet) metrics(ctx context.Context, node Target) (metrics, error) {
 	return m, nil
 }
 
-// grown says by how much the series of a name have grown since before, by the value of a
+// Grown says by how much the series of a name have grown since before, by the value of a
 // label, such as: keep-alives failed: 3 (timeout 3). Some values of the label are left out.
 // Empty: they have not grown.
-func (m metrics) grown(before metrics, name, label, what string, except ...string) string {
+func (m Metrics) Grown(before Metrics, name, label, what string, except ...string) string {
 	by := map[string]float64{}
 	var sum float64
 	for series, v := range m {
@@ -117,8 +113,10 @@ func (m metrics) grown(before metrics, name, label, what string, except ...strin
 	return fmt.Sprintf("%s: %.0f (%s)", what, sum, strings.Join(parts, ", "))
 }
 
-const refusedWords = "writes refused"
+// RefusedWords begin the answer of Refused.
+const RefusedWords = "writes refused"
 
-func (m metrics) refused(before metrics) string {
-	return m.grown(before, "tenure_fence_rejected_total", "reason", refusedWords)
+// Refused says how many writes the fence has refused since before.
+func (m Metrics) Refused(before Metrics) string {
+	return m.Grown(before, "tenure_fence_rejected_total", "reason", RefusedWords)
 }

@@ -1,4 +1,4 @@
-package chaos
+package process
 
 import (
 	"bytes"
@@ -30,18 +30,19 @@ func state(pid int) byte {
 	return stat[i+2]
 }
 
-func isStopped(pid int) bool { return state(pid) == 'T' }
+// IsStopped reports whether a process is stopped by a signal.
+func IsStopped(pid int) bool { return state(pid) == 'T' }
 
-// alive reports whether a process runs or is stopped. One that ended and was not waited for
+// Alive reports whether a process runs or is stopped. One that ended and was not waited for
 // is not alive.
-func alive(pid int) bool {
+func Alive(pid int) bool {
 	s := state(pid)
 	return s != 0 && s != 'Z' && s != 'X'
 }
 
-// startedFor reports whether a process has the address of a URL among its arguments, or its port
+// StartedFor reports whether a process has the address of a URL among its arguments, or its port
 // alone: a server of another project may take no other.
-func startedFor(pid int, at string) bool {
+func StartedFor(pid int, at string) bool {
 	_, address, _ := strings.Cut(at, "://")
 	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil || address == "" {
@@ -53,15 +54,15 @@ func startedFor(pid int, at string) bool {
 	})
 }
 
-// guard resumes a process when this one ends, for whatever reason: a shell that waits for
+// Guard resumes a process when this one ends, for whatever reason: a shell that waits for
 // the end of its input.
-type guard struct {
+type Guard struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 }
 
-// newGuard guards a process. An armed one may stop itself later.
-func newGuard(pid int, armed bool) (*guard, error) {
+// NewGuard guards a process. An armed one may stop itself later.
+func NewGuard(pid int, armed bool) (*Guard, error) {
 	again := 0
 	if armed {
 		again = int(labapi.ArmedFor.Seconds()) + 1
@@ -72,24 +73,24 @@ func newGuard(pid int, armed bool) (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &guard{cmd, stdin}, cmd.Start()
+	return &Guard{cmd, stdin}, cmd.Start()
 }
 
-// end dismisses the guard.
-func (g *guard) end() {
+// End dismisses the guard.
+func (g *Guard) End() {
 	_, _ = io.WriteString(g.stdin, "done\n")
 	_ = g.stdin.Close()
 	_ = g.cmd.Wait()
 }
 
-// endWithParent ends a program when this one ends, for whatever reason, and keeps Ctrl-C
+// EndWithParent ends a program when this one ends, for whatever reason, and keeps Ctrl-C
 // from it.
-func endWithParent(cmd *exec.Cmd) {
+func EndWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }
 
-// traced is how many threads of a process are traced, and how many there are.
-func traced(pid int) (n, all int) {
+// Traced is how many threads of a process are traced, and how many there are.
+func Traced(pid int) (n, all int) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil {
 		return 0, 0
@@ -106,8 +107,8 @@ func traced(pid int) (n, all int) {
 	return n, all
 }
 
-// ownedByUser reports whether a file is this user's.
-func ownedByUser(info fs.FileInfo) bool {
+// OwnedByUser reports whether a file is this user's.
+func OwnedByUser(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(s.Uid) == os.Getuid()
 }

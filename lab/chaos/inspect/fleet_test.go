@@ -1,4 +1,4 @@
-package chaos_test
+package inspect_test
 
 import (
 	"encoding/json"
@@ -6,15 +6,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/chaos/inspect"
 	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
@@ -50,8 +47,8 @@ func TestRunning(t *testing.T) {
 	at := func(name string) string { return filepath.Join(dir, "tenure-lab-"+name, "fleet.json") }
 	want := func(path, says string) {
 		t.Helper()
-		got, err := chaos.RunningIn(dir)
-		if got != path || says == "" && err != nil || says != "" && (!errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), says)) {
+		got, err := inspect.RunningIn(dir)
+		if got != path || says == "" && err != nil || says != "" && (!errors.Is(err, inspect.ErrFleet) || !strings.Contains(err.Error(), says)) {
 			t.Errorf("%q, %v; want %q, %q", got, err, path, says)
 		}
 	}
@@ -76,57 +73,23 @@ func TestOpenRefuses(t *testing.T) {
 		"controlled at \"http://example.com\"": func(f *labapi.FleetFile) { f.Proxies.API = "http://example.com" },
 	} {
 		put(t, path, "http://127.0.0.1:1", change)
-		if _, err := chaos.Open(path); !errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), says) {
+		if _, err := inspect.Open(path); !errors.Is(err, inspect.ErrFleet) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)
 		}
 	}
-	if _, err := chaos.Open(path + "-none"); !errors.Is(err, chaos.ErrFleet) {
+	if _, err := inspect.Open(path + "-none"); !errors.Is(err, inspect.ErrFleet) {
 		t.Errorf("no file: %v", err)
 	}
 }
 
-// If the proxies cannot be asked, Heal returns an error. It does not touch a process that only
-// has the pid of one of the fleet.
-func TestHealUnsure(t *testing.T) {
+// Without permission the error says so.
+func TestNoPermission(t *testing.T) {
 	t.Parallel()
-	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(labapi.Status{Status: api.Status{NodeID: "n", Group: "g", PID: os.Getpid()}, Lab: true, WallMS: time.Now().UnixMilli()})
-	}))
-	defer node.Close()
-	path := filepath.Join(t.TempDir(), "fleet.json")
-	put(t, path, node.URL, func(f *labapi.FleetFile) {
-		f.Proxies.API, f.Nodes[0].Proxies.Ledger = "http://127.0.0.1:1", "n-ledger"
-	})
-	f, err := chaos.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s, err := f.Survey(t.Context()); err != nil || !slices.Contains(s.Nodes[0].Standing, "its proxies do not answer") {
-		t.Errorf("%+v, %v", s.Nodes, err)
-	}
-	if err := f.Heal(t.Context()); !errors.Is(err, chaos.ErrNotHealed) || !strings.Contains(err.Error(), "cannot see") {
-		t.Errorf("%v, want %v", err, chaos.ErrNotHealed)
-	}
-
-	other := exec.Command("sleep", "60")
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = other.Process.Kill()
-		_ = other.Wait()
-	}()
-	if err := other.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	for end := time.Now().Add(20 * time.Second); !chaos.Still(other.Process.Pid) && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
-	put(t, path, node.URL, func(f *labapi.FleetFile) { f.Nodes[0].PID = other.Process.Pid })
-	if err := f.Heal(t.Context()); err != nil {
+	if err := inspect.Allowed(inspect.Target{ID: "node-1", PID: 7}, nil); err != nil {
 		t.Error(err)
 	}
-	if !chaos.Still(other.Process.Pid) {
-		t.Error("a process of another program was resumed")
+	err := inspect.Allowed(inspect.Target{ID: "node-1", PID: 7}, syscall.EPERM)
+	if !errors.Is(err, inspect.ErrCannot) || !strings.Contains(err.Error(), "node-1 (pid 7) is another user's") {
+		t.Errorf("no permission: %v", err)
 	}
 }

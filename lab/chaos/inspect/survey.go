@@ -1,10 +1,11 @@
-package chaos
+package inspect
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -13,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/internal/child"
+	"github.com/tenurehq/tenure/lab/chaos/process"
 	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
@@ -42,7 +43,7 @@ type NodeSurvey struct {
 
 // Survey asks every node.
 func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
-	file, err := f.file()
+	file, err := f.File()
 	if err != nil {
 		return Survey{}, err
 	}
@@ -55,9 +56,9 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 			if s.Standing == nil {
 				f.surveyNode(ctx, n, s)
 			}
-			cuts, err := f.cuts(ctx, file, n)
+			cuts, err := f.Cuts(ctx, file, n)
 			for _, c := range cuts {
-				s.Standing = append(s.Standing, c.what)
+				s.Standing = append(s.Standing, c.What)
 			}
 			if err != nil {
 				s.Standing = append(s.Standing, "its proxies do not answer")
@@ -72,10 +73,10 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 }
 
 func (f *Fleet) surveyNode(ctx context.Context, n labapi.NodeFile, s *NodeSurvey) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, AskTime)
 	defer cancel()
 	sent := time.Now()
-	status, err := f.status(ctx, n.URL)
+	status, err := f.Status(ctx, n.URL)
 	if err != nil {
 		return
 	}
@@ -90,25 +91,27 @@ func (f *Fleet) surveyNode(ctx context.Context, n labapi.NodeFile, s *NodeSurvey
 // notRunning says why a process does not run; nil: it runs.
 func notRunning(pid int) []string {
 	switch {
-	case !alive(pid):
+	case !process.Alive(pid):
 		return []string{"gone"}
-	case isStopped(pid):
+	case process.IsStopped(pid):
 		return []string{"stopped"}
 	}
 	return nil
 }
 
-// toxic is something in a proxy that blocks it.
-type toxic struct {
+// Toxic is something in a proxy that blocks it.
+type Toxic struct {
 	Name   string `json:"name"`
 	Stream string `json:"stream"`
 
-	what, at string
+	// What describes it, At is its URL.
+	What string `json:"-"`
+	At   string `json:"-"`
 }
 
-// cuts are the cuts of a node, at the proxies that answer.
-func (f *Fleet) cuts(ctx context.Context, file labapi.FleetFile, n labapi.NodeFile) (all []toxic, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+// Cuts are the cuts of a node, at the proxies that answer.
+func (f *Fleet) Cuts(ctx context.Context, file labapi.FleetFile, n labapi.NodeFile) (all []Toxic, err error) {
+	ctx, cancel := context.WithTimeout(ctx, AskTime)
 	defer cancel()
 	proxies := map[string]string{"the ledger": n.Proxies.Ledger, "its callers": n.Proxies.Client}
 	maps.Copy(proxies, n.Proxies.Engines)
@@ -120,64 +123,39 @@ func (f *Fleet) cuts(ctx context.Context, file labapi.FleetFile, n labapi.NodeFi
 		if from == theEngine {
 			from = "the engine"
 		}
-		var list []toxic
-		if cerr := f.call(ctx, http.MethodGet, toxics(file, proxy), nil, nil, &list); cerr != nil {
+		var list []Toxic
+		if cerr := f.Call(ctx, CallTime, http.MethodGet, Toxics(file, proxy), nil, nil, &list); cerr != nil {
 			err = errors.Join(err, fmt.Errorf("cannot see whether %s is cut off %s: %w", n.ID, from, cerr))
 		}
 		for _, t := range list {
-			t.what, t.at = fmt.Sprintf("cut off %s, %s", from, t.Stream), toxics(file, proxy)+"/"+t.Name
+			t.What, t.At = fmt.Sprintf("cut off %s, %s", from, t.Stream), Toxics(file, proxy)+"/"+t.Name
 			all = append(all, t)
 		}
 	}
-	slices.SortFunc(all, func(a, b toxic) int { return strings.Compare(a.what, b.what) })
+	slices.SortFunc(all, func(a, b Toxic) int { return strings.Compare(a.What, b.What) })
 	return all, err
 }
 
-// Heal undoes what faults of other processes may have left: our cuts, pauses, wrong clocks.
-func (f *Fleet) Heal(ctx context.Context) error {
-	file, err := f.file()
-	if err != nil {
-		return err
-	}
-	var all error
-	for _, n := range file.Nodes {
-		cuts, err := f.cuts(ctx, file, n)
-		all = errors.Join(all, err)
-		for _, c := range cuts {
-			if !strings.HasPrefix(c.Name, ours) {
-				continue
-			}
-			err := f.remove(ctx, c.at)
-			if all = errors.Join(all, err); err == nil {
-				f.say(now(), "healed: %s was %s", n.ID, c.what)
-			}
-		}
-	}
-	for _, t := range processes(file) {
-		all = errors.Join(all, f.wake(t))
-		if t.kind == isNode && alive(t.PID) {
-			_ = f.call(ctx, http.MethodDelete, t.URL+"/lab/pause", nil, nil, nil) // the node may have none
-			all = errors.Join(all, f.SetClock(ctx, t.URL, 0, 0))
-		}
-	}
-	if all != nil {
-		return fmt.Errorf("%w: %w", ErrNotHealed, all)
-	}
-	return nil
+// Toxics is the URL of the toxics of a proxy.
+func Toxics(file labapi.FleetFile, proxy string) string {
+	return strings.TrimRight(file.Proxies.API, "/") + "/proxies/" + proxy + "/toxics"
 }
 
-// wake resumes a stopped process, if it is still a process of the fleet.
-func (f *Fleet) wake(t Target) error {
-	if !isStopped(t.PID) || !startedFor(t.PID, t.URL) {
-		return nil
+// Reacts reports whether a server sends something or closes the connection. It need not
+// understand HTTP.
+func Reacts(ctx context.Context, address string) bool {
+	ctx, cancel := context.WithTimeout(ctx, AskTime/2)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false
 	}
-	p, err := os.FindProcess(t.PID)
-	if err == nil {
-		err = child.Resume(p)
-		_ = p.Release()
+	defer func() { _ = conn.Close() }()
+	deadline, _ := ctx.Deadline()
+	_, werr := conn.Write([]byte("GET /healthz HTTP/1.0\r\n\r\n"))
+	if errors.Join(werr, conn.SetDeadline(deadline)) != nil {
+		return false
 	}
-	if err == nil {
-		f.say(now(), "healed: %s is resumed (pid %d)", t.ID, t.PID)
-	}
-	return err
+	_, err = conn.Read(make([]byte, 1))
+	return err == nil || !errors.Is(err, os.ErrDeadlineExceeded)
 }

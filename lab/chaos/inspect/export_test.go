@@ -1,0 +1,4 @@
+package inspect
+
+// RunningIn is for tests.
+var RunningIn = runningIn
