@@ -15,30 +15,30 @@ import (
 var cases = []testCase{
 	{name: "first", claim: "the only candidate wins", run: first},
 	{name: "second waits", claim: "while one leads, nobody else does", run: secondWaits},
-	{name: "resign", claim: "a term that is resigned is over, and the next leads", run: resign},
+	{name: "resign", claim: "resigning ends the term, and the next candidate leads", run: resign},
 	{name: "crash", claim: "when the leader crashes, another leads in time and with a larger token", run: crash},
 	{name: "paused check", claim: "the first check after a pause fails, and a write without one is refused", run: pausedCheck},
-	{name: "paused end", claim: "a term that ran out in a pause ends by itself afterwards", run: pausedEnd},
-	{name: "partition", claim: "a leader that is cut off stops believing in time, and before the next one begins", run: partition},
-	{name: "heal", claim: "whoever was cut off can lead again when its work has returned, with a new token, and its old term stays over", run: heal},
-	{name: "baton", claim: "on a resignation the old work has returned before the new begins", run: baton},
-	{name: "transfer", claim: "a term is handed to the candidate that is named, and no other", transfer: true, run: transfer},
-	{name: "transfer baton", claim: "on a transfer the old work has returned before the new begins", transfer: true, run: transferBaton},
-	{name: "no successor", claim: "a successor that is not there is refused, and the term goes on", transfer: true, run: noSuccessor},
-	{name: "dead successor", claim: "a successor that has died is refused, and the term goes on", transfer: true, run: deadSuccessor},
-	{name: "hung work", claim: "work that does not return is told to, and keeps its group until it has", run: hungWork},
-	{name: "failing work", claim: "work that fails is tried again, but does not spin", run: failingWork},
-	{name: "panicking work", claim: "a panic goes through, and the group is given up", run: panickingWork},
-	{name: "done", claim: "work that is done ends Lead without an error, and the group is given up", run: done},
-	{name: "cancelled waiting", claim: "a campaign that is called off leaves nothing behind", run: cancelledWaiting},
-	{name: "cancelled winning", claim: "a campaign that is called off when it is won is won or leaves nothing behind", run: cancelledWinning},
-	{name: "cancelled leading", claim: "a Lead that is called off ends work and gives the group up", run: cancelledLeading},
-	{name: "closed", claim: "a process that is closed fails its campaigns, ends its terms and frees its groups", run: closed},
+	{name: "paused end", claim: "a term that expires during a pause ends without a call to Check", run: pausedEnd},
+	{name: "partition", claim: "a partitioned leader stops believing within its lease, and before the next term begins", run: partition},
+	{name: "heal", claim: "after the partition the old leader can lead again, once its work has returned, with a new token; its old term stays ended", run: heal},
+	{name: "baton", claim: "after a resignation the new work begins only when the old work has returned", run: baton},
+	{name: "transfer", claim: "a transfer makes the named candidate the leader, and no other", transfer: true, run: transfer},
+	{name: "transfer baton", claim: "after a transfer the new work begins only when the old work has returned", transfer: true, run: transferBaton},
+	{name: "no successor", claim: "a transfer to an unknown candidate or to the leader itself is refused, and the term goes on", transfer: true, run: noSuccessor},
+	{name: "dead successor", claim: "a transfer to a dead candidate is refused, and the term goes on", transfer: true, run: deadSuccessor},
+	{name: "hung work", claim: "resigning cancels work; if work does not return, nobody else leads until it has", run: hungWork},
+	{name: "failing work", claim: "work that fails is retried after a pause", run: failingWork},
+	{name: "panicking work", claim: "Lead passes on a panic of work and gives the group up", run: panickingWork},
+	{name: "done", claim: "ErrDone from work ends Lead without an error and gives the group up", run: done},
+	{name: "cancelled waiting", claim: "a cancelled campaign does not win, and the next one can", run: cancelledWaiting},
+	{name: "cancelled winning", claim: "a campaign that is cancelled while it wins either returns a term or leaves the group free", run: cancelledWinning},
+	{name: "cancelled leading", claim: "cancelling Lead cancels work and gives the group up", run: cancelledLeading},
+	{name: "closed", claim: "Close fails the campaigns of a process, ends its terms and frees its groups", run: closed},
 	{name: "leaders", claim: "an observer sees the leader now, and then every term, in order", run: leaders},
-	{name: "blind", claim: "who cannot see the engine says unknown, and never vacant", run: blind},
+	{name: "blind", claim: "an observer that cannot reach the engine gets unknown, never vacant", run: blind},
 	{name: "tokens", claim: "each term has a larger token than all before it, however they ended", run: tokens},
-	{name: "seal refused", claim: "a candidate whose sink refuses the seal gives the group up and returns the reason", run: sealRefused},
-	{name: "seal hangs", claim: "a sink that does not answer is given up, and so is the group", run: sealHangs},
+	{name: "seal refused", claim: "a candidate whose sink refuses the seal gives the group up and logs why", run: sealRefused},
+	{name: "seal hangs", claim: "a candidate whose sink does not answer in time gives the group up and logs why", run: sealHangs},
 }
 
 func first(c *check) {
@@ -49,7 +49,7 @@ func first(c *check) {
 		c.Errorf("the term is of group %q and candidate %q", term.Group(), term.Candidate().ID)
 	}
 	if err := term.Stamp().WithSeq(1).Validate(); err != nil {
-		c.Errorf("its stamp is none: %v", err)
+		c.Errorf("its stamp is invalid: %v", err)
 	}
 	if r := term.Remaining(); r <= 0 || r > c.Lease {
 		c.Errorf("%v remain of a lease of %v", r, c.Lease)
@@ -157,7 +157,7 @@ func heal(c *check) {
 	old := c.win(a)
 	next := c.campaign(b)
 	a.Partition()
-	// Nobody calls Check here: the term is the engine's to end.
+	// Without a call to Check: the term must end by itself.
 	c.ends(old, c.Lease+c.Lease/4, tenure.ErrExpired, tenure.ErrLost)
 	newer := next.wins(c.Failover)
 	a.Heal()
@@ -299,7 +299,7 @@ func panickingWork(c *check) {
 	l := c.lead(a, func(context.Context, *tenure.Term) error { panic("work panics") })
 	_ = l.returns(c.Failover)
 	if l.panicked != "work panics" {
-		c.Errorf("the panic came out as %v", l.panicked)
+		c.Errorf("Lead panicked with %v", l.panicked)
 	}
 	c.win(b)
 }
@@ -426,7 +426,7 @@ func (c *check) observe(p *candidate) <-chan sight {
 			select {
 			case seen <- sight{l, err}:
 			default:
-				c.Errorf("an observer was told more than %d things", most)
+				c.Errorf("an observer got more than %d values", most)
 				return
 			}
 		}
@@ -439,8 +439,7 @@ type sight struct {
 	err error
 }
 
-// until reads on to the term with the token, and requires what comes before to
-// be in order.
+// until reads up to the state of the term with the token. Tokens must not go down on the way.
 func (c *check) until(seen <-chan sight, token fence.Token, state tenure.State) (read []sight) {
 	last := fence.Token(0)
 	for {
@@ -455,7 +454,7 @@ func (c *check) until(seen <-chan sight, token fence.Token, state tenure.State) 
 		case s.err != nil:
 			c.Errorf("%v, with an error: %v", s.State, s.err)
 		case s.Group != c.group:
-			c.Errorf("it is told of group %q", s.Group)
+			c.Errorf("the observer got a view of group %q", s.Group)
 		case s.Token < last:
 			c.Errorf("token %d comes after %d", s.Token, last)
 		}
@@ -551,7 +550,7 @@ func tokens(c *check) {
 	next.wins(c.Failover)
 }
 
-// sealing lets a try to lead with a sink that does not let it.
+// sealing lets a try to lead with a sink that cannot be sealed.
 func sealing(c *check, broken sealer, says string) {
 	a, b := c.start("a"), c.start("b")
 	pause := max(c.Lease/10, 10*time.Millisecond)
@@ -577,10 +576,10 @@ func sealing(c *check, broken sealer, says string) {
 	l.cancel()
 	_ = l.returns(c.Failover)
 	if worked.Load() > 0 {
-		c.Errorf("work began without its sink")
+		c.Errorf("work began although the sink was not sealed")
 	}
 	if !log.says(says) {
-		c.Errorf("it does not say why: %q is not in the log", says)
+		c.Errorf("the log does not have the reason %q", says)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/tenurehq/tenure/internal/suite"
 )
 
-// testCase is one promise.
+// testCase tests one claim.
 type testCase struct {
 	name     string
 	claim    string
@@ -40,10 +40,10 @@ type check struct {
 	highest   fence.Token
 }
 
-// attempts is how often a case is run if the machine stands still.
+// attempts is how often a case runs if it fails while the machine is stalled.
 const attempts = 3
 
-// examine runs a case and returns what is wrong.
+// examine runs a case and returns its failures.
 func examine(t *testing.T, e Engine, tc testCase) []error {
 	var failures []error
 	for range attempts {
@@ -53,9 +53,9 @@ func examine(t *testing.T, e Engine, tc testCase) []error {
 		if len(failures) == 0 || stall < e.Lease/5 {
 			return failures
 		}
-		t.Logf("the machine stood still for %v, so this proves nothing: %s", stall, errors.Join(failures...))
+		t.Logf("the machine was stalled for %v, so these failures do not count: %s", stall, errors.Join(failures...))
 	}
-	return append(failures, fmt.Errorf("could not tell: the machine stood still for a fifth of the lease, %d times in a row", attempts))
+	return append(failures, fmt.Errorf("inconclusive: the machine was stalled for a fifth of the lease, %d times in a row", attempts))
 }
 
 func once(t *testing.T, e Engine, tc testCase) []error {
@@ -70,7 +70,7 @@ func once(t *testing.T, e Engine, tc testCase) []error {
 	return c.Wrong()
 }
 
-// end leaves nothing running. What does not end is a failure too.
+// end stops everything. It is a failure if something does not stop.
 func (c *check) end(cancel context.CancelFunc) {
 	cancel()
 	for _, p := range c.processes {
@@ -84,7 +84,7 @@ func (c *check) end(cancel context.CancelFunc) {
 	c.mu.Unlock()
 	var closing sync.WaitGroup
 	for _, t := range terms {
-		// Whether it is confirmed is not what the case is about.
+		// The case does not test whether this is confirmed.
 		closing.Go(func() { _ = t.Resign(ctx) })
 	}
 	closing.Wait()
@@ -124,7 +124,7 @@ func (c *check) note(t *tenure.Term) {
 	}
 }
 
-// campaign is one that runs in the background.
+// campaign is a Campaign that runs in the background.
 type campaign struct {
 	c      *check
 	by     string
@@ -134,7 +134,7 @@ type campaign struct {
 	// After done:
 	term *tenure.Term
 	err  error
-	at   time.Time // of the return
+	at   time.Time // when it returned
 }
 
 func (c *check) campaign(p *candidate) *campaign {
@@ -203,7 +203,7 @@ func (c *check) resign(t *tenure.Term) {
 	}
 }
 
-// returned says that the work of a term that ended by itself has stopped.
+// returned resigns a term that has ended, which tells the process that its work has stopped.
 func (c *check) returned(t *tenure.Term) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.Failover)
 	defer cancel()
@@ -226,7 +226,7 @@ func (c *check) transfer(t *tenure.Term, to string) {
 	}
 }
 
-// leads requires the term to be trusted.
+// leads requires Check to pass.
 func (c *check) leads(t *tenure.Term) {
 	if err := t.Check(); err != nil {
 		c.Fatalf("token %d should still lead: %v", t.Token(), err)
@@ -301,7 +301,7 @@ func (l *leading) returns(within time.Duration) error {
 	}
 }
 
-// receives requires something to come in time.
+// receives requires a value in time.
 func receives[T any](c *check, what string, from <-chan T, within time.Duration) T {
 	select {
 	case v := <-from:
@@ -312,7 +312,7 @@ func receives[T any](c *check, what string, from <-chan T, within time.Duration)
 	}
 }
 
-// silence requires nothing to come for a while.
+// silence requires that no value comes for a while.
 func silence[T any](c *check, what string, from <-chan T, d time.Duration) {
 	select {
 	case <-from:
@@ -321,7 +321,7 @@ func silence[T any](c *check, what string, from <-chan T, d time.Duration) {
 	}
 }
 
-// stalls measures for how long nothing ran on this machine.
+// stalls measures the longest time for which the machine did not run this process.
 type stalls struct {
 	end   chan struct{}
 	worst chan time.Duration

@@ -1,5 +1,5 @@
-// Package electortest tests a tenure.Elector. An engine says how to start a process and how to
-// crash, pause and cut it off; [Run] does the rest in real time:
+// Package electortest tests a tenure.Elector, in real time. An [Engine] starts processes and
+// crashes, pauses and partitions them; [Run] runs all cases:
 //
 //	func TestElector(t *testing.T) {
 //		electortest.Run(t, electortest.Engine{
@@ -12,8 +12,8 @@
 //
 // # Limitations
 //
-// If the machine was paused for a large part of the lease, a failure proves nothing, and the
-// case is run again. If the machine is paused every time, the case fails.
+// If the machine was stalled for a fifth of the lease, a failure proves nothing, and the case
+// runs again. If the machine stalls every time, the case fails.
 //
-// What one elector does with two campaigns at a time is not tested: each engine documents it.
+// Two concurrent campaigns of one elector are not tested: each engine documents their effect.
 package electortest

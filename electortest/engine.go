@@ -9,43 +9,40 @@ import (
 	"github.com/tenurehq/tenure"
 )
 
-// Process is one candidate of one group, as a process of its own or as good as
-// that. Faults may be set and mended more than once, and in any order.
+// Process is one candidate of one group, in a process of its own or simulated. Faults may be
+// injected and healed more than once, and in any order.
 type Process interface {
-	// Elector stands for the process in its group.
+	// Elector returns the elector of the process for its group.
 	Elector() tenure.Elector
-	// Crash ends the process without a word to the engine. Campaigns that wait in
-	// it fail. Close may still be called.
+	// Crash ends the process without a message to the engine. Its waiting campaigns fail.
+	// Close may still be called.
 	Crash()
-	// Pause freezes the process: it sends nothing and is told nothing, while time
-	// goes on. Term.Check can still be called: it stands for the first thing that
-	// the process does when it wakes up.
+	// Pause freezes the process: it sends and receives nothing, while time goes on. The
+	// test still calls Term.Check, as the process would right after the pause.
 	Pause()
 	// Resume ends the pause.
 	Resume()
-	// Partition cuts the process off from the engine, both ways, without an error
-	// that could warn it.
+	// Partition drops all messages between the process and the engine. Connections do not
+	// report an error.
 	Partition()
 	// Heal ends the partition.
 	Heal()
-	// Close ends the process in order.
+	// Close shuts the process down.
 	Close(ctx context.Context) error
 }
 
 // Engine is what is tested.
 type Engine struct {
-	// Start starts a process that stands for a group as candidate id. The
-	// processes of one group share an engine; each case has a group of its own,
-	// and at most the candidates a, b and c. A process that cannot be started is
-	// t.Fatal.
+	// Start starts a process that campaigns for a group as candidate id. The processes of
+	// one group share an engine. Each case has its own group, with candidates a, b and c at
+	// most. If the process cannot be started, it calls t.Fatal.
 	Start func(t *testing.T, group, id string) Process
-	// Lease bounds how long a leader that is cut off goes on believing: its TTL,
-	// or what corresponds to it.
+	// Lease bounds how long a partitioned leader believes: its TTL, or the equivalent.
 	Lease time.Duration
-	// Failover bounds the time from the crash of a leader to the next one's term,
-	// and so from anything gentler. It is longer than Lease.
+	// Failover bounds the time from the crash of a leader to the next term, and so the time
+	// of every other change of leader. It is longer than Lease.
 	Failover time.Duration
-	// Transfer says that a term can be handed to a named candidate.
+	// Transfer says that the engine can transfer a term to a named candidate.
 	Transfer bool
 	// Parallel lets the cases run at the same time.
 	Parallel bool

@@ -25,7 +25,7 @@ func (s *sink) write(stamp fence.Stamp) (err error) {
 	return err
 }
 
-// sealer is a sink that cannot be sealed, in its own way.
+// sealer is a sink with this Seal function.
 type sealer func(context.Context, fence.Stamp) error
 
 func (f sealer) Seal(ctx context.Context, s fence.Stamp) error { return f(ctx, s) }
@@ -33,7 +33,7 @@ func (f sealer) Seal(ctx context.Context, s fence.Stamp) error { return f(ctx, s
 // silent keeps Lead's warnings out of the output.
 func silent() tenure.Option { return tenure.WithLog(slog.New(slog.DiscardHandler)) }
 
-// logbook collects what Lead says.
+// logbook collects the log of Lead.
 type logbook struct {
 	mu   sync.Mutex
 	text strings.Builder
