@@ -523,7 +523,7 @@ func TestRunFails(t *testing.T) {
 	}
 	for name, says := range map[string]string{
 		"goroutine": "blocked goroutines remain",
-		"config":    `tenuretest: node "A B": lease: candidate id is "A B"`,
+		"config":    `tenuretest: node "A B": candidate id is "A B"`,
 	} {
 		cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestFailing$", "-test.v")
 		cmd.Env = append(os.Environ(), failing+"="+name)
