@@ -15,7 +15,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// check is one promise being checked.
+// check is the check of one promise.
 type check struct {
 	suite.Check
 
@@ -62,7 +62,7 @@ func (c *check) cleanUp() {
 	}
 }
 
-// wants notes an answer other than the definite error.
+// wants reports an error other than want.
 func (c *check) wants(what string, got, want error) {
 	if !errors.Is(got, want) {
 		c.Errorf("%s: answered %v, want %v", what, got, want)
@@ -72,7 +72,7 @@ func (c *check) wants(what string, got, want error) {
 // group returns a name that no other check or run uses.
 func (c *check) group(name string) string { return c.prefix + name }
 
-// scope covers the groups whose names begin so.
+// scope returns a scope of the groups whose names have this prefix.
 func (c *check) scope(begin string) store.Scope { return store.Scope{c.prefix + begin + "*"} }
 
 func (c *check) openAs(who tenure.Candidate, ttl time.Duration, scope store.Scope) store.Session {
@@ -84,14 +84,13 @@ func (c *check) openAs(who tenure.Candidate, ttl time.Duration, scope store.Scop
 	return n
 }
 
-// session opens one that lasts and stands for all groups of the check.
+// session opens a session that does not expire, for all groups of the check.
 func (c *check) session(name string) store.SessionID {
 	return c.openAs(tenure.Candidate{ID: name}, lasting, c.scope("")).ID
 }
 
-// expiring opens a session that is to expire and gives it a group. On a busy
-// machine it can be dead before it is granted anything; then it is another's
-// turn.
+// expiring opens a session that will expire and acquires a group for it. On a busy machine
+// the session can expire before that; then it tries with another one.
 func (c *check) expiring(name, group string) (store.SessionID, store.Record) {
 	for range 10 {
 		n := c.openAs(tenure.Candidate{ID: name}, c.engine.TTL, c.scope(""))
@@ -119,7 +118,7 @@ func (c *check) read(group string) store.View {
 	return v
 }
 
-// shown is a group as a listing shows it, also while data is lost.
+// shown returns the view of a group in a listing, which also works while data is lost.
 func (c *check) shown(group string) store.View {
 	views, err := c.store.Groups(c.ctx, store.Scope{group}, store.Page{})
 	c.Must("list", err)
@@ -129,7 +128,7 @@ func (c *check) shown(group string) store.View {
 	return views[0]
 }
 
-// take acquires a group from its present version.
+// take acquires a group from its current version.
 func (c *check) take(id store.SessionID, group string) store.Record {
 	v := c.read(group)
 	granted, err := c.store.Acquire(c.ctx, id, v.Record)
@@ -153,7 +152,7 @@ func (c *check) give(id store.SessionID, held store.Record, to store.SessionID) 
 	return r
 }
 
-// unchanged notes a view whose record is not the one expected.
+// unchanged reports an error if the record in the store is not want.
 func (c *check) unchanged(what string, want store.Record, state tenure.State) {
 	v := c.read(want.Group)
 	if v.Version != want.Version || v.Token != want.Token || v.Holder != want.Holder || v.State != state {
@@ -162,7 +161,7 @@ func (c *check) unchanged(what string, want store.Record, state tenure.State) {
 	}
 }
 
-// eventually repeats f until it returns nil, for what may take its time.
+// eventually repeats f until it returns nil, for Patience at most.
 func (c *check) eventually(what string, f func() error) {
 	deadline := time.Now().Add(c.engine.Patience)
 	for {
@@ -177,7 +176,7 @@ func (c *check) eventually(what string, f func() error) {
 	}
 }
 
-// vacant waits until the group is, by reading.
+// vacant reads the group until it is vacant.
 func (c *check) vacant(group string) {
 	c.eventually("waiting for the vacancy of "+group, func() error {
 		if v := c.read(group); v.State != tenure.Vacant {
@@ -187,7 +186,7 @@ func (c *check) vacant(group string) {
 	})
 }
 
-// errOf is the error of a call that returns something else too.
+// errOf returns the error of a call that returns two values.
 func errOf(_ any, err error) error { return err }
 
 // release releases one record.

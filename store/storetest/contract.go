@@ -29,8 +29,8 @@ func sessionRead(c *check) {
 	}
 }
 
-// A keep-alive shows the records of the groups that are named, in their order and as they
-// are, so that a leader learns with its beat whether it leads.
+// A keep-alive returns the current records of the named groups, in that order, so that a
+// leader learns with each keep-alive whether it leads.
 func beatShowsRecords(c *check) {
 	a, b := c.session("a"), c.session("b")
 	held := c.take(a, c.group("held"))
@@ -136,7 +136,7 @@ func releaseBatch(c *check) {
 	c.wants("a release of too many", errOf(c.store.Release(c.ctx, a, "", "", make([]store.Record, c.store.Caps().Batch+1)...)), store.ErrInvalid)
 }
 
-// The next token follows the one in the store, whatever the caller says it saw.
+// The next token follows the one in the store, whatever token the caller passes.
 func tokenFromStore(c *check) {
 	a := c.session("a")
 	free := c.give(a, c.take(a, c.group("g")), "")
@@ -196,11 +196,11 @@ func watchSessions(c *check) {
 		c.Errorf("a session that stepped down is shown as %q", u.Reason)
 	}
 	short := c.openAs(tenure.Candidate{ID: "short"}, c.engine.TTL, c.scope("in"))
-	c.take(after.ID, c.group("in")) // where sessions are observed, leaders observe those who wait
+	c.take(after.ID, c.group("in")) // with observed expiry, leaders observe the sessions of waiting candidates
 	next("waiting for a session that expired", store.SessionEnded, short.ID)
 }
 
-// What a watch begins with includes everything that was acknowledged before.
+// The snapshot of a watch includes everything that was acknowledged before the watch.
 func watchLinearizable(c *check) {
 	writer, reader := c.store, c.engine.Open(c.t)
 	a := c.session("a")

@@ -14,18 +14,17 @@ import (
 type Engine struct {
 	// Open connects another client to the same store, until the test ends.
 	Open func(t *testing.T) store.Store
-	// TTL is the shortest that is comfortable: checks of expiry wait this long.
+	// TTL is the shortest that works reliably: checks of expiry wait this long.
 	TTL time.Duration
-	// Settle is how long after its TTL a session's death may take to show.
+	// Settle is how long after its TTL a dead session may still be reported as alive.
 	Settle time.Duration
-	// Restart restarts the engine without loss. Nil: it cannot be.
+	// Restart restarts the engine without loss of data. Nil: the engine cannot be restarted.
 	Restart func(t *testing.T)
-	// Rewind takes a backup, and returns what restores it. Nil: it cannot be.
+	// Rewind makes a backup and returns a function that restores it. Nil: not possible.
 	Rewind func(t *testing.T) (restore func())
 	// Broken are the promises that the engine cannot keep.
 	Broken []Promise
-	// Patience is how long to wait for what must come. Default 15 s more than
-	// TTL and Settle.
+	// Patience is how long a check waits for an expected event. Default TTL + Settle + 15 s.
 	Patience time.Duration
 	// Groups is how many groups one session holds in OneCloseVacatesAll, for an engine that takes
 	// minutes for as many as the default: 10,000, or 1,000 with -short.
@@ -88,7 +87,7 @@ const (
 type promise struct {
 	name  Promise
 	check func(*check)
-	// alone: it touches what the others stand on, or is a load that they would measure.
+	// alone: it affects other checks: it restarts, restores or loads the engine, or raises the epoch.
 	alone bool
 	needs string // what not every engine can do
 }

@@ -91,7 +91,7 @@ func rewindRefused(c *check) {
 	ids := make(map[store.SessionID]bool)
 	b := c.session("b")
 	ids[b] = true
-	c.give(a, first, "") // not closed: what a close leaves to be done could come after the restore
+	c.give(a, first, "") // not closed: the store could finish a close after the restore
 	for _, g := range []string{old, c.group("new")} {
 		for range 3 {
 			held := c.take(b, g)
@@ -100,7 +100,7 @@ func rewindRefused(c *check) {
 		}
 	}
 	restore()
-	// Whoever had seen more notices; then everybody knows.
+	// A client that saw newer data notices; then all clients know.
 	for _, who := range []string{"a client from before", "a new client"} {
 		var m store.Meta
 		c.eventually("waiting for the engine after the restore", func() (err error) {

@@ -97,13 +97,13 @@ func Eventually(t *testing.T, try func() error) {
 	}
 }
 
-// Fault is what befalls an engine.
+// Fault is a fault of an engine.
 type Fault struct {
 	Name         string
 	Strike, Heal func()
 }
 
-// Survive checks that no fault ends a term, although each lasts as long as is said.
+// Survive checks that none of the faults ends a term.
 func Survive(t *testing.T, terms []*tenure.Term, lasts time.Duration, faults ...Fault) {
 	t.Helper()
 	for _, f := range faults {
@@ -158,7 +158,7 @@ func QuorumLost(t *testing.T, e *lease.Elector, ttl time.Duration, says string, 
 	}
 }
 
-// Way is a client's way to the engine. Cut makes it silent.
+// Way is a client's connection to the engine. Cut drops its messages without an error.
 type Way struct {
 	Store     store.Store
 	Cut, Heal func()

@@ -10,7 +10,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// fate of a call.
+// fate is what happens to a call.
 type fate int
 
 const (
@@ -59,8 +59,8 @@ func (f *flakyStore) Release(ctx context.Context, id, to store.SessionID, why st
 	return flaky(f, func() ([]store.Record, error) { return f.Store.Release(ctx, id, to, why, held...) })
 }
 
-// Whether a call or its answer was lost, a read tells which, and repeating the
-// call does what it should have done, once.
+// After a lost call or a lost answer a read shows which of them was lost. Repeating the call
+// has its effect, once.
 func lostRepliesResolve(c *check) {
 	f := &flakyStore{Store: c.store}
 	noAnswer := func(what string, err error) {
@@ -202,8 +202,8 @@ func cancelNoOrphan(c *check) {
 	}
 }
 
-// settle brings a call of unknown outcome to an end: it is repeated, and if
-// that conflicts, the first one was applied. It returns the record after it.
+// settle resolves a call of unknown outcome: it repeats the call, and if that conflicts, the
+// first one was applied. It returns the resulting record.
 func (c *check) settle(what string, id store.SessionID, from store.Record, err error, again func() (store.Record, error)) store.Record {
 	if store.Definite(err) {
 		c.Fatalf("%s by %s from version %d: %w", what, id, from.Version, err)
@@ -221,8 +221,7 @@ func (c *check) settle(what string, id store.SessionID, from store.Record, err e
 	return r
 }
 
-// Every call whose context has ended returns soon, with an error that claims
-// nothing about the outcome.
+// Every call whose context has ended returns soon, with an error of unknown outcome.
 func contextObeyed(c *check) {
 	id, b := c.session("a"), c.session("b")
 	held := c.take(id, c.group("g"))

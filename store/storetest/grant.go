@@ -67,7 +67,7 @@ func tokensIncrease(c *check) {
 	}
 }
 
-// Whichever way a term ends, the next grant goes on from its token.
+// However a term ends, the next grant has a larger token.
 func tokensSurvive(c *check) {
 	group := c.group("g")
 	var last fence.Token
@@ -244,12 +244,11 @@ func transferChecked(c *check) {
 	}
 	c.unchanged("after the transfer", moved, tenure.Led)
 	c.wants("the same transfer again", errOf(release(c.ctx, c.store, a, held, b, "")), store.ErrConflict)
-	c.close(a) // the giver's end is nothing to the group
+	c.close(a) // the end of the old holder's session does not affect the group
 	c.unchanged("after the giver's end", moved, tenure.Led)
 }
 
-// A copy of a call that arrives when the world has moved on changes nothing of
-// what came after.
+// A late copy of a call changes nothing that came after the call.
 func lateCopiesHarmless(c *check) {
 	group := c.group("g")
 	a, b := c.session("a"), c.session("b")
@@ -297,7 +296,7 @@ func lateCopiesHarmless(c *check) {
 	c.unchanged("at the end", fifth, tenure.Led)
 }
 
-// What one client was told, another reads.
+// A client reads what was acknowledged to another client.
 func readsLinearizable(c *check) {
 	group := c.group("g")
 	stores := []store.Store{c.store, c.engine.Open(c.t)}
@@ -320,8 +319,8 @@ func readsLinearizable(c *check) {
 	c.unchanged("read by the other client after a close", held, tenure.Vacant)
 }
 
-// A group that was never granted is vacant in version 0. A read that fails says
-// so, and its view says nothing.
+// A group that was never granted is vacant in version 0. A read that fails returns an error
+// and the state Unknown.
 func unknownNotVacant(c *check) {
 	group := c.group("g")
 	c.unchanged("never granted", store.Record{Group: group}, tenure.Vacant)

@@ -15,7 +15,7 @@ func (c *check) request(id string) store.Request {
 	}
 }
 
-// waiting are the requests that the next beat brings.
+// waiting returns the requests that the next keep-alive returns.
 func (c *check) waiting(id store.SessionID) []store.Request {
 	beat, err := c.store.KeepAlive(c.ctx, id)
 	c.Must("keep-alive", err)

@@ -13,7 +13,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// set writes attributes over what is there, and returns once they are acknowledged.
+// set replaces attributes and returns once the store has acknowledged them.
 func (c *check) set(name string, values map[string]string) {
 	a, err := c.store.Attributes(c.ctx, name)
 	c.Must("attributes", err)

@@ -52,7 +52,8 @@ func sessionAsOpened(c *check) {
 	}
 }
 
-// listed are the check's own sessions: others may stand for everything.
+// listed returns the sessions of this check in the scope. Sessions of other checks may be for
+// all groups.
 func (c *check) listed(scope store.Scope) []store.Session {
 	var own []store.Session
 	page := store.Page{Limit: 50}
@@ -71,8 +72,7 @@ func (c *check) listed(scope store.Scope) []store.Session {
 	}
 }
 
-// Ids differ between clients, at the same moment, and from those of sessions
-// that are closed.
+// Session ids are unique: between clients, between concurrent calls, and after a close.
 func sessionIDsUnique(c *check) {
 	stores := []store.Store{c.store, c.engine.Open(c.t)}
 	ids := make(chan store.SessionID, 64)
@@ -176,8 +176,8 @@ func openRetried(c *check) {
 	c.wants("keep-alive of the closed session", errOf(c.store.KeepAlive(c.ctx, first.ID)), store.ErrSessionDead)
 }
 
-// Neither a keep-alive nor anything else revives a session that was closed or
-// has expired, or makes one that never was; what it held stays vacant.
+// No call revives a session that was closed or has expired, or creates one for an unknown id.
+// Its groups stay vacant.
 func deathIsFinal(c *check) {
 	closed := c.session("closed")
 	held := c.take(closed, c.group("closed"))
@@ -206,8 +206,8 @@ func deathIsFinal(c *check) {
 	}
 }
 
-// A waiter that died while it stood in line is not granted the group when it
-// falls free, not alone and not in a batch, and its try leaves no trace.
+// A candidate whose session died in line is not granted the group when it becomes vacant,
+// alone or in a batch, and its attempt has no effect.
 func deadNeverLeads(c *check) {
 	group := c.group("g")
 	holder, closed := c.session("holder"), c.session("closed")
@@ -238,7 +238,7 @@ func ttlKept(c *check) {
 	c.Fatalf("ten sessions in a row could not be kept alive: is a TTL of %v comfortable?", c.engine.TTL)
 }
 
-// ttlKeptOnce reports false if the check itself was too slow to tell.
+// ttlKeptOnce returns false if the check itself was too slow for a result.
 func ttlKeptOnce(c *check) bool {
 	group := c.group("g")
 	opened := time.Now()
@@ -257,7 +257,7 @@ func ttlKeptOnce(c *check) bool {
 		c.Must("keep-alive in time", err)
 		ttl = beat.TTL
 	}
-	// Two clocks are compared, so the earliest moment is a little earlier.
+	// The engine's clock may run faster than ours, so allow a fiftieth of the TTL.
 	earliest := sent.Add(ttl - ttl/50)
 	latest := received.Add(ttl + c.engine.Settle)
 	for {

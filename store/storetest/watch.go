@@ -12,8 +12,8 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// watch is a watch that is read at the pace of the check: nothing is taken from
-// it in advance, so it is as slow a reader as there can be.
+// watch is a watch that the check reads only when it needs the next update, so it is the
+// slowest possible reader.
 type watch struct {
 	c         *check
 	store     store.Store
@@ -37,7 +37,7 @@ func (w *watch) start() {
 	w.next, w.stop = iter.Pull2(w.store.Watch(ctx, w.scope))
 }
 
-// update returns the next one. A watch that ends is begun again, as users must.
+// update returns the next update. It restarts a watch that ends, as users must.
 func (w *watch) update(what string) store.Update {
 	for {
 		impatient := time.AfterFunc(w.c.engine.Patience, w.interrupt)
@@ -60,7 +60,7 @@ func (w *watch) update(what string) store.Update {
 	}
 }
 
-// snapshot returns what the watch begins with.
+// snapshot returns the views before Synced.
 func (w *watch) snapshot() map[string]store.View {
 	views := make(map[string]store.View)
 	for {
