@@ -12,40 +12,40 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Config is what a process says about itself. Candidate.ID and Scope are
-// required; everything else has a default.
+// Config configures a Node. Candidate.ID and Scope are required; everything else
+// has a default.
 type Config struct {
 	// Candidate is how this process is known to the others.
 	Candidate tenure.Candidate
-	// Scope is what it stands for: the groups it may campaign for, and in whose
-	// lines it stands. Everything in one scope shares one session.
+	// Scope lists the groups that this process may campaign for. All groups of one
+	// scope share one session.
 	Scope store.Scope
 	// Fenced promises that every group of the scope writes only to fenced sinks.
 	Fenced bool
-	// Unguarded ignores the policies and cordons that operators lay down: see Guard.
+	// Unguarded ignores the policies and cordons that operators set.
 	Unguarded bool
-	// Timing is how long everything takes. The zero Timing is Default().
+	// Timing has the TTL and all other durations. The zero Timing is Default().
 	Timing
 
-	// Health is asked once a beat, if set, with a beat to answer. While it fails
-	// or hangs, this process ends its terms (ErrUnhealthy) and does not campaign:
-	// a leader that knows it is unwell hands over before it would expire.
+	// Health, if set, is called once a Beat, with a timeout of one Beat. While it fails
+	// or hangs, this process ends its terms (ErrUnhealthy) and does not campaign, so
+	// that a healthy process can lead before the TTL has passed.
 	Health func(context.Context) error
 
-	// Exit opts in to a hard end: if work has not returned when trust ends (or, on
-	// a resignation, a TTL later), Exit is called with OverrunExitCode. Set it to
-	// os.Exit. It needs a Grace, or work would have no time to stop. Without it an
-	// overrun is only reported.
+	// Exit, if set, ends the process if work overruns: if work has not returned when
+	// trust ends, or a TTL after a resignation, the node calls Exit with OverrunExitCode.
+	// Set it to os.Exit. It requires a Grace, so that work has time to stop. Without
+	// Exit an overrun is only logged.
 	Exit func(code int)
 
-	// Keeper is told of each session of this process, if set, so that it can end the session as
-	// soon as the process has died: see package pulse. Without it a crash is noticed after the TTL.
+	// Keeper, if set, gets each session of this process, so that it can end the session as soon
+	// as the process has died: see package pulse. Without it a crash is noticed after the TTL.
 	Keeper Keeper
 
-	// OnNote is told what happens, for metrics. It is called from one goroutine,
-	// and must keep up: notes that do not fit the queue are dropped.
+	// OnNote, if set, gets every note, for metrics. It is called from one goroutine.
+	// If it is too slow, notes are dropped.
 	OnNote func(Note)
-	// Log is for people. Default slog.Default().
+	// Log gets the same notes. Default slog.Default().
 	Log *slog.Logger
 	// Clock measures trust. Default clock.System().
 	Clock clock.Clock
@@ -53,11 +53,11 @@ type Config struct {
 	planted plant.Set // see Planted, of the planted build
 }
 
-// OverrunExitCode is what Exit is called with: the process was stopped because
-// it no longer led (EX_TEMPFAIL: to run it again makes sense).
+// OverrunExitCode is the code that Exit is called with. It is EX_TEMPFAIL: a
+// supervisor should start the process again.
 const OverrunExitCode = 75
 
-// Validate refuses what cannot work. Every error names the field, the value and
+// Validate checks the configuration. Every error names the field, the value and
 // the rule.
 func (c Config) Validate() error {
 	errs := []error{store.CheckCandidate(c.Candidate), c.Scope.Validate(), c.Timing.Resolve().Validate()}
@@ -80,11 +80,11 @@ func (c Config) fits(l store.Caps) error {
 	return nil
 }
 
-// Keeper watches over this process. Its methods must not wait.
+// Keeper ends the session of this process when the process dies. Its methods must not block.
 type Keeper interface {
-	// Keep names the session that the instance has now. The instance is secret: it proves that
-	// the session is this process's own.
+	// Keep is called with each new session of the instance. The instance is secret: it proves
+	// that the session belongs to this process.
 	Keep(s store.Session, instance string)
-	// Forget says that the instance has no session any more.
+	// Forget is called when the instance has no session any more.
 	Forget(instance string)
 }

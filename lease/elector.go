@@ -24,10 +24,10 @@ type Elector struct {
 
 var _ tenure.Elector = (*Elector)(nil)
 
-// ErrLed: another leads the group, so TryCampaign has failed.
+// ErrLed is returned by TryCampaign if another process leads the group.
 var ErrLed = machine.ErrLed
 
-// ErrCampaigning: the node campaigns for this group already.
+// ErrCampaigning is returned if the node already campaigns for the group.
 var ErrCampaigning = errors.New("lease: this node campaigns for the group already")
 
 var (
@@ -38,16 +38,15 @@ var (
 // Group returns the elector's group.
 func (e *Elector) Group() string { return e.group }
 
-// Campaign implements tenure.Elector. One campaign per group and node can wait
-// at a time: ErrCampaigning. If ctx ends at the very moment of the win, the term
-// is returned: it is the caller's, who resigns it if it is not wanted.
+// Campaign implements tenure.Elector. A node can have one campaign per group at a time;
+// a second one fails with ErrCampaigning. If ctx ends just when the campaign wins,
+// Campaign returns the term, and the caller must resign it if it is not wanted.
 func (e *Elector) Campaign(ctx context.Context) (*tenure.Term, error) {
 	return e.campaign(ctx, false)
 }
 
-// TryCampaign is a Campaign that does not wait for the leader to go: if another leads, it
-// fails with ErrLed. It does wait for the store to answer, and for those who stand before
-// this candidate in line.
+// TryCampaign is a Campaign that fails with ErrLed if another process leads. It still waits
+// for the store to answer, and for the candidates that are before this one in line.
 func (e *Elector) TryCampaign(ctx context.Context) (*tenure.Term, error) {
 	return e.campaign(ctx, true)
 }
@@ -79,7 +78,7 @@ func (e *Elector) campaign(ctx context.Context, once bool) (*tenure.Term, error)
 	return o.term, o.err
 }
 
-// stand begins a campaign.
+// stand starts a campaign.
 func (n *Node) stand(group string, once bool, w *waiter) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -91,11 +90,12 @@ func (n *Node) stand(group string, once bool, w *waiter) error {
 	}
 	n.waiters[group] = w
 	n.queue = append(n.queue, machine.Event{Kind: machine.OnCampaign, Group: group, Once: once})
-	n.poke()
+	n.wakeLoop()
 	return nil
 }
 
-// withdraw ends a campaign that still waits and returns its waiter: w, or anyone's if w is nil.
+// withdraw ends a campaign that still waits and returns its waiter. If w is not nil, it ends only
+// the campaign of w.
 func (n *Node) withdraw(group string, w *waiter) *waiter {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -105,7 +105,7 @@ func (n *Node) withdraw(group string, w *waiter) *waiter {
 	}
 	delete(n.waiters, group)
 	n.queue = append(n.queue, machine.Event{Kind: machine.OnWithdraw, Group: group})
-	n.poke()
+	n.wakeLoop()
 	return waits
 }
 
@@ -131,12 +131,12 @@ func (e *Elector) Leader(ctx context.Context) (tenure.Leader, error) {
 	return v.Leader(), nil
 }
 
-// Recall returns what Leader answered last on this node, and how old that is at
-// most: it is counted from when it was asked. There is no call, so it answers
-// without a quorum too. Before the first answer it is Unknown.
+// Recall returns the last answer of Leader on this node, and its age, counted from
+// when Leader was called. It does not call the store, so it also works without a
+// quorum. Before the first answer it returns Unknown.
 //
-// It is for showing people, and for routing that survives a wrong guess: whoever
-// led then need not lead now.
+// Use it for display, and for routing that tolerates a wrong answer: another process
+// may lead by now.
 func (e *Elector) Recall() (tenure.Leader, time.Duration) {
 	n := e.node
 	n.mu.Lock()
@@ -156,7 +156,7 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 			return
 		}
 		var seen store.Cursor
-		blind := true // the caller got Unknown last, or nothing yet
+		blind := true // the last state that the caller got is Unknown, or there was none
 		wait := e.node.cfg.BackoffMin
 		for ctx.Err() == nil {
 			err := errors.New("the watch ended")
@@ -206,9 +206,9 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 	}
 }
 
-// since lists what happened after the cursor. What the record no longer
-// remembers is in the history beside it; if that cannot be read, the error says
-// that there were others.
+// since returns the changes after the cursor. Terms that are no longer in the record
+// come from the history. If the history cannot be read, since returns an error and
+// the changes that it knows.
 func (e *Elector) since(ctx context.Context, v store.View, seen store.Cursor) ([]tenure.Leader, error) {
 	changes, complete := store.Since(v, seen)
 	if complete || v.Token < seen.Token {
@@ -229,21 +229,21 @@ func (e *Elector) since(ctx context.Context, v store.View, seen store.Cursor) ([
 	return changes, nil
 }
 
-// grant is the node's side of a term.
+// grant connects a term with its node.
 type grant struct {
 	node  *Node
 	group string
 	token fence.Token
-	holds store.SessionID // whom the group was granted to
+	holds store.SessionID // the session that holds the grant
 
-	// Of the candidate that was asked for last; the node's lock guards them.
+	// The successor that was looked up last. The node's lock guards these fields.
 	successor string
 	session   store.SessionID
 	found     clock.Instant
 }
 
-// hintFor is how long a session that was found is worth more than another look: a
-// candidate that restarts has a new one, and the old one outlives it.
+// hintFor is how long a session that was found is used without another listing. A candidate
+// that restarts gets a new session, and the old one stays alive for its TTL.
 const hintFor = 100 * time.Millisecond
 
 func (g *grant) Ended(cause error) {
@@ -267,7 +267,7 @@ func (g *grant) Successor(ctx context.Context, candidate string) error {
 	return fmt.Errorf("lease: candidate %q does not stand for group %q: %w", candidate, g.group, store.ErrSuccessor)
 }
 
-// suspectTries is how often a lost report is repeated. The term ends all the same.
+// suspectTries is how often a report is sent. The term ends even if all fail.
 const suspectTries = 3
 
 func (g *grant) Suspect(ctx context.Context, seen fence.Token) error {
@@ -297,7 +297,7 @@ func (g *grant) Suspect(ctx context.Context, seen fence.Token) error {
 	return lost
 }
 
-// call asks the store outside the machine, for as long as the machine would wait.
+// call calls the store outside the machine, with the machine's timeout.
 func call[T any](ctx context.Context, n *Node, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.CallTimeout)
 	defer cancel()

@@ -6,84 +6,81 @@ import (
 	"time"
 )
 
-// Pause is one kind of pause that a process sees: stopped by its kernel, its
-// hypervisor, its garbage collector or a full machine.
+// Pause is one kind of pause of a process: caused by its kernel, its hypervisor, its
+// garbage collector or an overloaded machine.
 type Pause struct {
 	Length time.Duration
 	PerDay float64
 }
 
-// Assume is what Explain cannot know: the network and the machines.
+// Assume describes the network and the machines, which Explain cannot know.
 type Assume struct {
-	// RoundTrip is how long the store takes to answer, on a bad day. Longer than
+	// RoundTrip is how long a slow answer of the store takes. A value above
 	// CallTimeout counts as CallTimeout.
 	RoundTrip time.Duration
-	// Pauses is a histogram of the pauses that a process sees.
+	// Pauses is a histogram of the pauses of a process.
 	Pauses []Pause
 }
 
-// Explanation is what a Timing means for those who live with it. Its bounds hold
-// for an engine that keeps its promises: an engine that looks for expired
-// sessions only now and then adds its own delay to Detection and Failover, and
-// without a quorum nobody is elected at all.
+// Explanation is what a Timing means for users. Its bounds hold for an engine that
+// keeps its promises. An engine that looks for expired sessions only from time to
+// time adds its own delay to Detection and Failover. Without a quorum nobody is
+// elected.
 type Explanation struct {
-	// Timing is what is explained, complete.
-	Timing Timing
-	// Assume is what was assumed.
+	Timing Timing // complete
 	Assume Assume
 
-	// Trust is how long after its sending one acknowledged keep-alive may be
-	// believed: TTL·(1−Drift) − Margin.
+	// Trust is how long a process may rely on an acknowledged keep-alive, counted from
+	// when it was sent: TTL·(1−Drift) − Margin.
 	Trust time.Duration
 
-	// PauseTolerated is the longest pause that never ends a term, at whatever
-	// moment it begins: Trust − Grace − Beat − RoundTrip. The worst moments are just
-	// before a keep-alive is sent (the last one is a beat old, and the next still
-	// has its round trip to go) and just before its answer arrives (the last one
-	// that was answered is a beat and a round trip old). A RoundTrip longer than
-	// the Beat takes its place: one keep-alive is under way at a time.
+	// PauseTolerated is the longest pause that never ends a term, whenever it
+	// begins: Trust − Grace − Beat − RoundTrip. The worst moments are just before a
+	// keep-alive is sent (the last one is a Beat old, and the next one needs a
+	// RoundTrip) and just before its answer arrives (the last acknowledged one is a
+	// Beat and a RoundTrip old). If RoundTrip is longer than Beat, it replaces Beat,
+	// because only one keep-alive is in flight at a time.
 	PauseTolerated time.Duration
 
-	// FalseFailoversPerMonth is how many terms the pauses end in 30 days although
-	// nothing has crashed. See endsTerm for the derivation.
+	// FalseFailoversPerMonth is how many terms the pauses end in 30 days without a
+	// crash. See endsTerm for the derivation.
 	FalseFailoversPerMonth float64
 
-	// DetectionLeast and DetectionMost bound the time from a crash to the vacancy
-	// at the store, by the engine's clock. The last keep-alive was sent up to a
-	// Beat before the crash and arrived up to a RoundTrip after its sending:
-	// TTL − Beat to TTL + RoundTrip.
+	// DetectionLeast and DetectionMost bound the time from a crash until the store
+	// shows the group as vacant, by the engine's clock: TTL − Beat to TTL + RoundTrip.
+	// The last keep-alive was sent up to a Beat before the crash and took up to a
+	// RoundTrip to arrive.
 	DetectionLeast, DetectionMost time.Duration
 
-	// Failover bounds the time from a crash to the next term when every call is
-	// answered within RoundTrip and the first in line acts: the last keep-alive
-	// arrives (RoundTrip), the engine's clock lets the TTL run out
-	// (TTL·(1+Drift)), the watch tells the first in line (RoundTrip), and its
-	// acquire is answered (RoundTrip).
+	// Failover bounds the time from a crash to the next term if every call is answered
+	// within RoundTrip and the first in line acts: the last keep-alive arrives
+	// (RoundTrip), the TTL passes on the engine's clock (TTL·(1+Drift)), the watch
+	// informs the first in line (RoundTrip), and its acquire is answered (RoundTrip).
 	Failover time.Duration
 
-	// WorstFailover is Failover when, besides, the first in line does not act and
-	// the second waits one step for it (Step, or the slowest recent commit up to
-	// TTL/16), and the second's first acquire gets no answer and is repeated after
-	// the pause that follows (CallTimeout + BackoffMin + BackoffMax). Each further
-	// candidate that does not act costs another step.
+	// WorstFailover is Failover if, in addition, the first in line does not act and the
+	// second waits one step for it (Step, or the slowest recent commit up to TTL/16),
+	// and the second's first acquire gets no answer and is repeated after a backoff
+	// (CallTimeout + BackoffMin + BackoffMax). Each further candidate that does not act
+	// costs another step.
 	WorstFailover time.Duration
 
-	// CheckOverlap is how long two processes can both pass Term.Check for one
-	// group while the difference of their clocks' rates is within Drift: never.
+	// CheckOverlap is how long two processes can both pass Term.Check for one group
+	// while their clock rates differ by at most Drift: 0.
 	CheckOverlap time.Duration
-	// DriftCovered is the difference of rates at which the margin is used up too,
-	// provided that the engine itself needs none of it: 1 − Trust/TTL.
+	// DriftCovered is the largest difference in clock rate that Drift and Margin cover
+	// together, if the engine needs nothing of the margin: 1 − Trust/TTL.
 	DriftCovered float64
-	// CheckOverlapBeyond is how long two can both pass Term.Check when the rates
-	// differ by one per cent more than DriftCovered.
+	// CheckOverlapBeyond is how long two processes can both pass Term.Check if the
+	// rates differ by one percentage point more than DriftCovered.
 	CheckOverlapBeyond time.Duration
-	// ContextOverlap is how long a process can act beside its successor if it looks
-	// at the context of its term alone: as long as its longest pause. The same goes
-	// for a pause between Term.Check and the write; only a sink refuses that.
+	// ContextOverlap is how long a process can act at the same time as its successor if
+	// it checks only the context of its term: as long as its longest pause. This also
+	// holds for a pause between Term.Check and a write; only a sink refuses that write.
 	ContextOverlap time.Duration
 
-	// CallsPerSecond is what a process asks of the store while nothing happens,
-	// however many groups it leads: one keep-alive a Beat.
+	// CallsPerSecond is how often an idle process calls the store, however many groups
+	// it leads: one keep-alive a Beat.
 	CallsPerSecond float64
 }
 
@@ -116,18 +113,17 @@ func (t Timing) tolerated(roundTrip time.Duration) time.Duration {
 	return t.window() - t.Grace - max(t.Beat, roundTrip) - roundTrip
 }
 
-// endsTerm is the probability that a pause of this length, beginning at a moment
-// that is uniform over the beat, ends a term.
+// endsTerm is the probability that a pause of this length ends a term, if its start
+// is uniformly distributed over the beat.
 //
-// Keep-alives go out every b = max(Beat, RoundTrip); let r be the RoundTrip, w
-// the Trust less Grace, and s the age of the newest acknowledged keep-alive when
-// the pause begins: uniform from r to b + r, since an acknowledgement is r old
-// when it arrives. Either (s < b) the next keep-alive is sent on waking and
-// must come back: the term ends if s + length + r ≥ w. Or (s ≥ b) one is under
-// way, and its answer is waiting on waking: the term ends if s + length ≥ w. In
-// terms of the excess over the tolerated pause, x = length − (w − b − r), these
-// are the last x of the b − r that the first case spans and the last x of the r
-// that the second does.
+// Keep-alives are sent every b = max(Beat, RoundTrip). Let r be the RoundTrip, w =
+// Trust − Grace, and s the age of the newest acknowledged keep-alive when the pause
+// begins. s is uniform from r to b + r, because an acknowledged keep-alive is r old
+// when the answer arrives. If s < b, the process sends the next keep-alive after the
+// pause and needs its answer: the term ends if s + length + r ≥ w. If s ≥ b, one is
+// in flight and its answer has arrived after the pause: the term ends if s + length
+// ≥ w. With the excess over the tolerated pause, x = length − (w − b − r), these are
+// the last x of the first case's b − r, and the last x of the second case's r.
 func (t Timing) endsTerm(length, r time.Duration) float64 {
 	b := max(t.Beat, r)
 	x := max(0, length-t.tolerated(r))
@@ -135,14 +131,14 @@ func (t Timing) endsTerm(length, r time.Duration) float64 {
 	return float64(ends) / float64(b)
 }
 
-// overlap is how long a leader whose clock is slow by the fraction drift against
-// the engine's trusts itself after its session has expired: by the engine's
-// clock its trust lasts window/(1−drift), and the session TTL.
+// overlap is how long a leader trusts its lease after the session has expired, if its
+// clock is slower than the engine's by the fraction drift: by the engine's clock,
+// trust lasts window/(1−drift), and the session lasts TTL.
 func (t Timing) overlap(drift float64) time.Duration {
 	return max(0, time.Duration(float64(t.window())/(1-drift))-t.TTL)
 }
 
-// String is for people: a line per fact.
+// String returns a table, with a line for each fact.
 func (e Explanation) String() string {
 	t := e.Timing
 	var b strings.Builder

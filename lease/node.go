@@ -25,43 +25,42 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// ErrClosed: the node was closed.
+// ErrClosed is returned after the node was closed.
 var ErrClosed = machine.ErrClosed
 
-// Node is one process at a store: it keeps one session alive and campaigns for
-// any number of groups with it. It is the thin shell around Machine: one
-// goroutine steps the machine and never waits for the store, so a call that
-// hangs cannot stand between a timer and the end of a term.
+// Node keeps one session of this process alive and campaigns with it for any number
+// of groups. It is the shell of a machine.Machine: one goroutine steps the machine
+// and never waits for the store, so a call that hangs cannot delay the end of a term.
 type Node struct {
 	cfg      Config
 	store    store.Store
-	instance string // random: no other process and no restart has it
+	instance string // random: every start of a process has another one
 	machine  *machine.Machine
 	roster   *machine.Roster
 	timer    clock.Timer
 
-	ctx    context.Context // of the calls and the watch
-	cancel context.CancelFunc
-	work   sync.WaitGroup // calls, watch, health
-	done   chan struct{}  // the loop has ended
-	quit   chan struct{}  // the loop must end
-	quits  sync.Once
-	wake   chan struct{}
-	notes  notebook
+	ctx      context.Context // of the calls and the watch
+	cancel   context.CancelFunc
+	work     sync.WaitGroup // calls, watch, health
+	done     chan struct{}  // the loop has ended
+	quit     chan struct{}  // the loop must end
+	quitOnce sync.Once
+	wake     chan struct{}
+	notes    noteQueue
 
-	calls, watches atomic.Int64 // under way
+	calls, watches atomic.Int64 // running
 
 	mu      sync.Mutex
-	room    sync.Cond // the queue was emptied
+	emptied sync.Cond // the loop has taken the queue
 	queue   []machine.Event
 	closing bool // no new campaigns
-	ended   bool // nobody will answer any more
+	ended   bool // the loop has ended
 	stopErr error
 	waiters map[string]*waiter
 	settles map[settleKey][]chan error
-	answers map[string]answer // what Leader answered last, by group
+	answers map[string]answer // the last answer of Leader, by group
 
-	// The loop's own.
+	// Only the loop uses these.
 	terms     map[string]*heldTerm
 	trust     *elector.Trust
 	session   store.Session
@@ -74,7 +73,7 @@ type answer struct {
 	asked  clock.Instant
 }
 
-// waiter is told the outcome of a campaign. That must not wait.
+// waiter waits for the outcome of a campaign. tell must not block.
 type waiter struct{ tell func(outcome) }
 
 type outcome struct {
@@ -93,17 +92,17 @@ type heldTerm struct {
 }
 
 const (
-	// maxQueue holds a watch back; nothing else comes in such numbers.
+	// maxQueue is the length of the queue at which a watch must wait. Other sources
+	// of events are few.
 	maxQueue = 4096
-	// maxCalls bounds the goroutines that a store which ignores its deadlines can
-	// pile up.
+	// maxCalls bounds the goroutines of calls to a store that ignores deadlines.
 	maxCalls = 128
-	// maxWatches bounds those of a store whose watches do not end.
+	// maxWatches bounds the goroutines of watches that do not end.
 	maxWatches = 8
 )
 
-// New returns a node that has not contacted the store yet: the session is opened
-// by the first campaign. Close it when done.
+// New returns a node without calling the store: the first campaign opens the
+// session. The caller must call Close.
 func New(st store.Store, cfg Config) (*Node, error) {
 	if st == nil || reflect.ValueOf(st).Kind() == reflect.Pointer && reflect.ValueOf(st).IsNil() {
 		return nil, &store.ArgumentError{Field: "store", Rule: "must not be nil"}
@@ -139,7 +138,7 @@ func New(st store.Store, cfg Config) (*Node, error) {
 		terms:   map[string]*heldTerm{},
 	}
 	n.notes.c = make(chan Note, maxNotes)
-	n.room.L = &n.mu
+	n.emptied.L = &n.mu
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.work.Go(func() { n.notes.write(&n.cfg) })
 	if cfg.Health != nil {
@@ -161,11 +160,11 @@ func (n *Node) Elector(group string) (*Elector, error) {
 }
 
 // Close ends every term, waits for work to return, closes the session, which
-// frees all its groups at once, and waits for everything the node has started.
-// If ctx ends first, the session is left to expire: what it held is not given to
-// others while work may still run. The error then says which work it was. With
-// Config.Exit set the node goes on instead until work has returned or the
-// process is ended.
+// frees all its groups at once, and waits for the node's goroutines. If ctx ends
+// first, the session is not closed and expires, so that its groups are not granted
+// to others while work may still run. The error then names the groups whose work
+// has not returned. With Config.Exit set, closing continues in the background until
+// work has returned or the process is ended.
 func (n *Node) Close(ctx context.Context) error {
 	if ctx == nil {
 		return errNoContext
@@ -180,7 +179,7 @@ func (n *Node) Close(ctx context.Context) error {
 		if n.cfg.Exit != nil {
 			return fmt.Errorf("lease: closing goes on, and the process is ended if its work does not return: %w", context.Cause(ctx))
 		}
-		n.quits.Do(func() { close(n.quit) })
+		n.quitOnce.Do(func() { close(n.quit) })
 		<-n.done
 	}
 	ended := make(chan struct{})
@@ -193,32 +192,33 @@ func (n *Node) Close(ctx context.Context) error {
 	return n.stopErr
 }
 
-// push hands the machine an event. It never waits.
+// push queues an event for the machine. It never blocks.
 func (n *Node) push(e machine.Event) {
 	n.mu.Lock()
 	n.queue = append(n.queue, e)
 	n.mu.Unlock()
-	n.poke()
+	n.wakeLoop()
 }
 
-func (n *Node) poke() {
+func (n *Node) wakeLoop() {
 	select {
 	case n.wake <- struct{}{}:
 	default:
 	}
 }
 
-// pushView waits while the queue is long: a watch may bring ten thousand groups.
+// pushView queues a view. It blocks while the queue is long, because a watch may
+// deliver ten thousand groups.
 func (n *Node) pushView(v store.View, stream uint64) {
 	n.mu.Lock()
 	for len(n.queue) >= maxQueue && n.ctx.Err() == nil {
-		n.room.Wait()
+		n.emptied.Wait()
 	}
 	n.mu.Unlock()
 	n.push(machine.Event{Kind: machine.OnView, View: &v, Stream: stream})
 }
 
-// ofThisWatch drops what an earlier watch has left in the queue.
+// ofThisWatch drops the events of earlier watches.
 func (n *Node) ofThisWatch(events []machine.Event) []machine.Event {
 	return slices.DeleteFunc(events, func(e machine.Event) bool {
 		return (e.Kind == machine.OnView || e.Kind == machine.OnWatchLost) && e.Stream != n.stream
@@ -232,7 +232,7 @@ func (n *Node) loop() {
 		n.mu.Lock()
 		clear(events)
 		events, n.queue = n.queue, events[:0]
-		n.room.Broadcast()
+		n.emptied.Broadcast()
 		n.mu.Unlock()
 		for _, a := range n.machine.Step(n.cfg.Clock.Now(), n.ofThisWatch(events)...) {
 			if a.Kind == machine.DoStopped {
@@ -252,7 +252,7 @@ func (n *Node) loop() {
 	}
 }
 
-// unfinished names the groups that the end was not waited for.
+// unfinished names the groups whose work has not returned.
 func (n *Node) unfinished() string {
 	groups := n.machine.Holds()
 	if len(groups) == 0 {
@@ -265,7 +265,7 @@ func (n *Node) unfinished() string {
 	return ", work has not returned for " + strings.Join(groups, ", ")
 }
 
-// stopped leaves nobody waiting.
+// stopped answers everybody who still waits, after the loop.
 func (n *Node) stopped() {
 	n.timer.Stop()
 	n.cancel()
@@ -279,7 +279,7 @@ func (n *Node) stopped() {
 		}
 		delete(n.settles, key)
 	}
-	n.room.Broadcast()
+	n.emptied.Broadcast()
 	n.mu.Unlock()
 	for _, w := range waiters {
 		w.tell(outcome{err: ErrClosed})
@@ -290,7 +290,7 @@ func (n *Node) stopped() {
 	close(n.notes.c)
 	close(n.done)
 	if n.stopErr == nil && n.cfg.Keeper != nil {
-		n.cfg.Keeper.Forget(n.instance) // its session is ended
+		n.cfg.Keeper.Forget(n.instance) // the session was closed
 	}
 }
 
@@ -302,7 +302,7 @@ func (n *Node) act(a machine.Action) {
 		n.watch()
 	case machine.DoTrust:
 		if n.trust == nil || n.session.ID != a.Session.ID {
-			// Trust belongs to the session: a later one must not revive its terms.
+			// Each session has its own Trust: a later session must not extend old terms.
 			n.session, n.trust = a.Session, elector.NewTrust(n.cfg.Clock)
 		}
 		n.trust.Set(a.Until)
@@ -322,7 +322,7 @@ func (n *Node) act(a machine.Action) {
 		n.settle(settleKey{a.Group, a.Token}, a.Cause)
 	case machine.DoOverrun:
 		if n.cfg.Exit != nil {
-			n.lastWords(a)
+			n.logExit(a)
 			n.cfg.Exit(OverrunExitCode)
 		}
 	case machine.DoNote:
@@ -330,22 +330,22 @@ func (n *Node) act(a machine.Action) {
 	}
 }
 
-// lastWords says why the process ends, but does not wait for a log that hangs.
-func (n *Node) lastWords(a machine.Action) {
-	said := make(chan struct{})
+// logExit logs why the process ends. It does not wait for a log that hangs.
+func (n *Node) logExit(a machine.Action) {
+	logged := make(chan struct{})
 	n.work.Go(func() {
-		defer close(said)
+		defer close(logged)
 		n.cfg.Log.Error("tenure: work has not returned in time: exiting", "group", a.Group, "token", a.Token, "cause", a.Cause)
 	})
 	select {
-	case <-said:
+	case <-logged:
 	case <-time.After(machine.ExitMargin / 2):
 	}
 }
 
 func (n *Node) begin(a machine.Action) {
 	g := &grant{node: n, group: a.Group, token: a.Token, holds: n.session.ID}
-	// The instance is part of it: an engine that lost data may use a session id again.
+	// The digest includes the instance, because an engine that lost data may reuse a session id.
 	session := fence.SessionDigest(n.instance + "/" + string(n.session.ID))
 	if n.cfg.planted.Has(plant.EqualTokenSeal) {
 		session = ""
@@ -355,7 +355,7 @@ func (n *Node) begin(a machine.Action) {
 	})
 	n.terms[a.Group] = &heldTerm{token: a.Token, end: end}
 	if !n.deliver(a.Group, outcome{term: term}) {
-		// Whoever waited has just withdrawn.
+		// The campaign was withdrawn just now.
 		delete(n.terms, a.Group)
 		end(tenure.ErrResigned)
 		n.push(machine.Event{Kind: machine.OnReturned, Group: a.Group, Token: a.Token})
@@ -386,9 +386,9 @@ func (n *Node) settle(key settleKey, err error) {
 	delete(n.settles, key)
 }
 
-// call asks the store in a goroutine of its own.
+// call calls the store in a new goroutine.
 func (n *Node) call(c *machine.Call) {
-	if n.calls.Load() >= maxCalls { // only the loop adds to them
+	if n.calls.Load() >= maxCalls { // only the loop increments it
 		n.push(machine.Event{Kind: machine.OnReply, Reply: &machine.Reply{ID: c.ID, Err: fmt.Errorf("lease: %d calls to the store are hanging: %w", maxCalls, store.ErrBusy)}})
 		return
 	}
@@ -439,8 +439,8 @@ func (n *Node) watch() {
 	})
 }
 
-// watchHealth asks once a beat. A check that hangs counts as failed, and is not
-// asked again before it has answered.
+// watchHealth runs the health check once a Beat. A check that hangs counts as failed,
+// and is not run again before it has returned.
 func (n *Node) watchHealth() {
 	answer := make(chan error, 1)
 	busy := false

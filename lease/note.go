@@ -29,13 +29,13 @@ const (
 	NoteAsked      = machine.NoteAsked
 )
 
-// Note tells people and metrics what a node did, and why.
+// Note says what a node did and why, for logs and metrics.
 type Note struct {
 	Kind    NoteKind
 	Group   string
 	Token   fence.Token
 	Session store.SessionID
-	Call    string        // which call it is about: "open", "keep-alive", …
+	Call    string        // the call that it is about: "open", "keep-alive", …
 	Count   int           // misses in a row; groups in a batch
 	Took    time.Duration // of a call
 	Silent  time.Duration // since the last acknowledged keep-alive was sent

@@ -10,13 +10,13 @@ var _ = shardhook.Set(func(node any) shardhook.Node {
 	n := node.(*Node)
 	return shardhook.Node{
 		Candidate: n.cfg.Candidate, Scope: n.cfg.Scope, Store: n.store, Clock: n.cfg.Clock, Log: n.cfg.Log,
-		Stand: n.standBack, Withdraw: n.withdrawBack, Sessions: n.roster.Sessions,
+		Stand: n.standAsync, Withdraw: n.withdrawAsync, Sessions: n.roster.Sessions,
 		Rank: func(set string, rank func(group, candidate string) (float64, bool)) { n.roster.SetRank(set, rank) },
 	}
 })
 
-// standBack is a campaign that calls back.
-func (n *Node) standBack(group string, done func(*tenure.Term, error)) {
+// standAsync starts a campaign that calls done with its outcome.
+func (n *Node) standAsync(group string, done func(*tenure.Term, error)) {
 	var err error = &store.ArgumentError{Field: "group", Value: group, Rule: "must be in the node's scope"}
 	if n.cfg.Scope.Covers(group) {
 		err = n.stand(group, false, &waiter{tell: func(o outcome) { done(o.term, o.err) }})
@@ -26,8 +26,8 @@ func (n *Node) standBack(group string, done func(*tenure.Term, error)) {
 	}
 }
 
-// withdrawBack ends a campaign that was begun by standBack.
-func (n *Node) withdrawBack(group string) {
+// withdrawAsync ends a campaign that standAsync has started.
+func (n *Node) withdrawAsync(group string) {
 	if w := n.withdraw(group, nil); w != nil {
 		w.tell(outcome{})
 	}

@@ -12,92 +12,91 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Timing says how long everything takes. A zero field is derived from TTL, so
-// Timing{TTL: 3 * time.Second} is complete; Resolve fills it in, Validate checks
-// the relations between the fields, and Explain says what they mean for users.
+// Timing has the TTL and all other durations. A zero field is derived from TTL, so
+// Timing{TTL: 3 * time.Second} is complete. Resolve fills in the fields, Validate
+// checks the relations between them, and Explain says what they mean for users.
 type Timing struct {
-	// TTL is how long a session outlives its last keep-alive at the store: the
-	// time that a crash costs. From 20 ms to 24 h. Default 8 s.
+	// TTL is how long a session lives after its last keep-alive: how long a group has
+	// no leader after a crash. From 20 ms to 24 h. Default 8 s.
 	TTL time.Duration
-	// Beat is the time between keep-alives, at least 1 ms. Default TTL/4, so that
-	// two may be lost in a row and the third still saves the term.
+	// Beat is the time between keep-alives, at least 1 ms. Default TTL/4, so that two
+	// can fail in a row and the third still keeps the term.
 	Beat time.Duration
-	// Misses × Beat is how long the store may be silent before it is said aloud.
-	// Missed beats only warn: trust alone ends a term. It must be less than the
-	// trust that one keep-alive gives. Default 3.
+	// Misses × Beat is how long the store may be silent before a term is at risk
+	// (Term.AtRisk) and the node logs a warning. Only the end of trust ends a term. It
+	// must be less than the trust that one keep-alive gives. Default 3.
 	Misses int
-	// Drift is the largest difference of rate between this clock and the
-	// engine's, as a fraction below 0.5. Trust is shortened by it. Default 0.02.
-	// Zero means the default: an exact zero is for the simulator alone, which does
-	// not call Resolve. Whoever has perfect clocks writes a very small number.
+	// Drift is the largest difference in rate between this clock and the engine's, as
+	// a fraction below 0.5. It shortens trust. Default 0.02. Zero means the default: if
+	// the clocks are perfect, use a very small number. Only the simulator, which does
+	// not call Resolve, uses an exact zero.
 	Drift float64
-	// Margin is taken off trust once more, for what drift does not cover: an
-	// engine that acknowledges a little longer than it should. Less than TTL/2.
-	// Default the larger of 50 ms and TTL/40, so that a TTL below about 220 ms
-	// needs a margin of its own.
+	// Margin shortens trust further, for an engine that acknowledges keep-alives a
+	// little longer than it should. Less than TTL/2. Default the larger of 50 ms and
+	// TTL/40; for a TTL below about 220 ms set a smaller one.
 	Margin time.Duration
-	// CallTimeout bounds each call to the store; it must be well inside the TTL,
-	// so that another member can be asked before trust ends: Beat + CallTimeout
-	// is less than the trust that one keep-alive gives. Default TTL/4.
+	// CallTimeout bounds each call to the store. It must be well below the TTL, so that
+	// a call to another member of the engine can succeed before trust ends: Beat +
+	// CallTimeout must be less than the trust that one keep-alive gives. Default TTL/4.
 	CallTimeout time.Duration
 	// Step is how long each candidate in line waits for the one before it when a
-	// group falls vacant; the slowest recent commit is used when that was longer.
-	// At most TTL. Default the larger of 20 ms and TTL/400.
+	// group falls vacant. If a recent commit took longer, that time is used. At most
+	// TTL. Default the larger of 20 ms and TTL/400.
 	Step time.Duration
-	// BackoffMin and BackoffMax bound the pause after a failed call: exponential
-	// with full jitter. They do not fall, and stay within TTL. Default 50 ms (or
-	// Beat, if shorter) and Beat. In a large fleet the pause before a session is
-	// opened or a watch begun again grows further, to one Step for each candidate
-	// and 2 × TTL at most, so that an engine that is back after an outage can answer.
+	// BackoffMin and BackoffMax bound the pause after a failed call: exponential with
+	// full jitter. BackoffMin ≤ BackoffMax ≤ TTL. Default 50 ms (or Beat, if shorter)
+	// and Beat. With many candidates the pause before another Open or watch grows to
+	// one Step for each candidate, at most 2 × TTL, so that they do not overload an
+	// engine that is back after an outage.
 	BackoffMin, BackoffMax time.Duration
-	// Grace is how long before the end of trust a term ends (its context, and what
-	// Check says), so that work can stop in time. What it takes, pauses and lost beats no longer
-	// have. Default 0: work may go on to the last moment.
+	// Grace is how long before the end of trust a term ends (its context and Check),
+	// so that work can stop in time. It leaves less time for pauses and failed
+	// keep-alives. Default 0.
 	Grace time.Duration
 }
 
 // The bounds of a TTL.
 const minTTL, maxTTL = 20 * time.Millisecond, 24 * time.Hour
 
-// Default suits processes in one region beside their engine: a crash costs eight
-// seconds, and no pause of up to five ends a term.
+// Default suits processes in the same region as their engine: after a crash there is
+// no leader for eight seconds, and no pause of up to five seconds ends a term.
 func Default() Timing {
 	return Timing{
-		TTL:    8 * time.Second, // garbage collection and a busy neighbour pass unnoticed
+		TTL:    8 * time.Second, // longer than pauses by garbage collection or a busy host
 		Beat:   2 * time.Second, // three attempts before trust ends; an engine's own election takes less
-		Misses: 3,               // two in a row happen, the third is the last that can help
+		Misses: 3,               // two failures in a row are normal; the third attempt is the last
 	}.Resolve()
 }
 
-// LAN suits processes and engine in one zone that would rather fail over too
-// often than late.
+// LAN suits processes in the same zone as their engine, if a fast failover matters
+// more than a few unnecessary ones.
 func LAN() Timing {
 	return Timing{
-		TTL: 3 * time.Second, // outlasts an engine's own election of one to two seconds, and little more
+		TTL: 3 * time.Second, // a little longer than an engine's own election, which takes one to two seconds
 	}.Resolve()
 }
 
 // WAN suits candidates that reach their engine across regions.
 func WAN() Timing {
 	return Timing{
-		TTL:    15 * time.Second, // a route that flaps settles within it
-		Beat:   3 * time.Second,  // four attempts before trust ends: packets are lost in runs
-		Misses: 4,                // three in a row are an ordinary day
+		TTL:    15 * time.Second, // longer than a route takes to settle
+		Beat:   3 * time.Second,  // four attempts before trust ends: packet loss comes in bursts
+		Misses: 4,                // three failures in a row are normal
 	}.Resolve()
 }
 
 // Cautious suits work for which a change of leader costs more than half a minute
-// without one: long starts, large caches, machines that migrate.
+// without a leader: slow starts, large caches, live migration of machines.
 func Cautious() Timing {
 	return Timing{
-		TTL:    30 * time.Second, // a live migration or a stalled disk ends no term
-		Beat:   5 * time.Second,  // five attempts before trust ends, for few calls
-		Misses: 5,                // until most of the trust is spent it is noise
+		TTL:    30 * time.Second, // longer than a live migration or a stalled disk
+		Beat:   5 * time.Second,  // five attempts before trust ends, with few calls
+		Misses: 5,                // warn only when most of the trust has passed
 	}.Resolve()
 }
 
-// Resolve fills the fields that are zero, as their comments say. It does not
-// touch the others, however wrong: that is for Validate to say.
+// Resolve fills in the fields that are zero, as their comments say. It does not check
+// the others: call Validate.
 func (t Timing) Resolve() Timing {
 	t.TTL = cmp.Or(t.TTL, 8*time.Second)
 	t.Beat = cmp.Or(t.Beat, t.TTL/4)
@@ -111,12 +110,12 @@ func (t Timing) Resolve() Timing {
 	return t
 }
 
-// Validate returns an ArgumentError for each rule that a complete Timing breaks,
-// joined, with the numbers. Drift and Margin may be zero here: the simulator
-// runs without them, because margins hide bugs.
+// Validate checks a complete Timing. It returns an ArgumentError for each broken rule,
+// joined. Drift and Margin may be zero: the simulator runs without them, because
+// margins hide bugs.
 func (t Timing) Validate() error {
 	var broken []error
-	// rule reports whether it holds, so that nothing is computed from nonsense.
+	// rule reports whether the rule holds. Rules on invalid values are skipped below.
 	rule := func(holds bool, format string, args ...any) bool {
 		if !holds {
 			broken = append(broken, &store.ArgumentError{Field: "timing", Rule: fmt.Sprintf(format, args...)})
@@ -164,8 +163,7 @@ func (t Timing) Validate() error {
 	return errors.Join(broken...)
 }
 
-// plus stops at the largest duration: a sum that wraps around would pass for a small one.
-// The arguments are positive.
+// plus returns a+b, or the largest duration if that overflows. Both must be positive.
 func plus(a, b time.Duration) time.Duration {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -173,7 +171,7 @@ func plus(a, b time.Duration) time.Duration {
 	return a + b
 }
 
-// tidy rounds what came out of a multiplication by a fraction, for people.
+// tidy rounds a computed duration for display.
 func tidy(d time.Duration) time.Duration {
 	if d >= time.Second {
 		return d.Round(time.Millisecond)
@@ -181,8 +179,8 @@ func tidy(d time.Duration) time.Duration {
 	return d.Round(time.Microsecond)
 }
 
-// percent writes a fraction for people.
+// percent formats a fraction for display.
 func percent(f float64) string { return strconv.FormatFloat(100*f, 'g', 3, 64) + " %" }
 
-// window is the trust that one keep-alive gives, counted from its sending.
+// window is the trust that one keep-alive gives, counted from when it is sent.
 func (t Timing) window() time.Duration { return machine.Timing(t).Window() }

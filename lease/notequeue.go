@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// notebook passes notes on from a goroutine of its own: a log that blocks must
-// not hold up the end of a term.
-type notebook struct {
+// noteQueue delivers notes in a goroutine of its own, so that a log that blocks
+// cannot delay the end of a term.
+type noteQueue struct {
 	c       chan Note
 	dropped atomic.Int64
 }
 
 const maxNotes = 1024
 
-// write passes the notes on until the channel is closed.
-func (b *notebook) write(cfg *Config) {
+// write delivers the notes until the channel is closed.
+func (b *noteQueue) write(cfg *Config) {
 	for n := range b.c {
 		if cfg.OnNote != nil {
 			cfg.OnNote(n)
@@ -29,7 +29,7 @@ func (b *notebook) write(cfg *Config) {
 	}
 }
 
-func (b *notebook) add(n Note) {
+func (b *noteQueue) add(n Note) {
 	select {
 	case b.c <- n:
 	default:
