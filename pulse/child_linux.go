@@ -22,7 +22,7 @@ import (
 // of `tenure keeper`, which a host may set for all programs.
 const socketEnv = "TENURE_PULSE_SOCKET"
 
-// mainCalled: without Main, Start would start this program a second time and not a keeper.
+// mainCalled: if the program does not call Main, Start would start a second copy of it.
 var mainCalled atomic.Bool
 
 // Main turns this process into a keeper, and does not return, if Start has started it as one.
@@ -35,7 +35,7 @@ func Main(open func(context.Context) (store.Store, error)) {
 		return
 	}
 	_ = os.Unsetenv(socketEnv)
-	// It ends when its process has died, and not before: stopping a service signals both.
+	// The keeper must outlive its process, but stopping a service signals both.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	if err := keep(socket, open); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "error:", err)
@@ -106,7 +106,7 @@ func Start(log *slog.Logger) (*Client, error) {
 			go func() { ended <- child.Wait() }()
 			select {
 			case <-c.done:
-				return // the child ends with this process
+				return // the keeper ends when this process does
 			case err := <-ended:
 				log.Warn("the keeper has ended; another one is started", "error", err)
 			}
@@ -137,7 +137,7 @@ func startChild(socket string, owner *os.File) (*exec.Cmd, error) {
 		Env:         append(os.Environ(), socketEnv+"="+socket),
 		Stderr:      os.Stderr,
 		ExtraFiles:  []*os.File{owner},
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true}, // signals for the process's group are not for the keeper
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true}, // so that signals to the process group do not reach the keeper
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("pulse: start the keeper: %w", err)
@@ -145,8 +145,8 @@ func startChild(socket string, owner *os.File) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// trusted refuses a keeper that another user runs on a socket without a file: everybody can take
-// such a name while its keeper is gone, and would be told the instance, which is secret.
+// trusted refuses a keeper of another user on a socket without a file: while the keeper is gone,
+// everybody can listen on that name, and would get the instance, which is secret.
 func trusted(conn net.Conn, path string) error {
 	if path[0] != '@' {
 		return nil

@@ -19,14 +19,14 @@ type Client struct {
 	log     *slog.Logger
 	cancel  context.CancelFunc
 	done    chan struct{}
-	changed chan struct{} // holds one
+	changed chan struct{} // buffered by one
 
 	mu    sync.Mutex
 	want  map[string]store.Session   // by instance
 	kept  map[string]store.SessionID // by instance: confirmed by the keeper
-	err   error                      // why not everything is kept
-	since time.Time                  // since when
-	said  string                     // what was logged of it
+	err   error                      // why the keeper has not confirmed everything
+	since time.Time                  // when err was set after nil
+	said  string                     // the err that was logged last
 	heard chan struct{}              // closed when kept or err change
 }
 
@@ -69,8 +69,8 @@ func (c *Client) poke() {
 	}
 }
 
-// Wait returns when the keeper has confirmed every session that Keep named until then, and
-// otherwise, when ctx ends, what stands in the way.
+// Wait returns nil when the keeper has confirmed every session of Keep. When ctx ends first, it
+// returns the reason.
 func (c *Client) Wait(ctx context.Context) error {
 	for {
 		c.mu.Lock()
@@ -139,8 +139,8 @@ func (c *Client) idle() bool {
 	return len(c.want) == 0 && len(c.kept) == 0
 }
 
-// tell notes how the registration stands. It logs what is new and lasts: a keeper that was started
-// a moment ago does not listen yet.
+// tell stores the state of the registration. It logs a new error only after two seconds: a keeper
+// that was just started does not listen yet.
 func (c *Client) tell(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -233,7 +233,7 @@ func (c *Client) talk(ctx context.Context) (since time.Time, err error) {
 	}
 }
 
-// next returns a request that is still to be made.
+// next returns a request that the keeper has not confirmed; false if there is none.
 func (c *Client) next(nonce string) (request, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -271,7 +271,7 @@ func receive(conn net.Conn, to any, deadline time.Time) error {
 		return fmt.Errorf("pulse: the connection to the keeper ended: %w", err)
 	}
 	if err := json.Unmarshal(buf[:n], to); err != nil {
-		return fmt.Errorf("pulse: the keeper sent something else than a message: %w", err)
+		return fmt.Errorf("pulse: the keeper sent an invalid message: %w", err)
 	}
 	return nil
 }

@@ -32,9 +32,9 @@ type Keeper struct {
 	all   sync.WaitGroup
 
 	mu        sync.Mutex
-	watched   int                          // processes, and those whose sessions are being ended
+	watched   int                          // processes, including dead ones whose sessions are being ended
 	processes map[int32]*process           // by process id
-	holders   map[store.SessionID]*process // who has registered a session
+	holders   map[store.SessionID]*process // the process that registered the session
 }
 
 // NewKeeper returns a keeper that ends sessions in the store. A nil log is slog.Default().
@@ -61,7 +61,7 @@ func Listen(path string) (*net.UnixListener, error) {
 			_ = conn.Close()
 			return nil, fmt.Errorf("pulse: another keeper listens on %s", path)
 		}
-		// Only a socket on which nobody listens was left by a keeper that was killed.
+		// A socket on which nobody listens was left by a keeper that was killed.
 		if info, gone := os.Lstat(path); gone == nil && info.Mode().Type() == os.ModeSocket && errors.Is(err, syscall.ECONNREFUSED) {
 			_ = os.Remove(path)
 		}
@@ -107,7 +107,7 @@ func (k *Keeper) Serve(ctx context.Context, l *net.UnixListener) error {
 	}
 }
 
-// watch waits until a process has died, or has gone without a session.
+// watch waits until a process has died, or has disconnected without a session.
 func (k *Keeper) watch(ctx context.Context, p *process) {
 	stop := context.AfterFunc(ctx, func() { _ = p.fd.SetReadDeadline(time.Now()) })
 	defer stop()
@@ -123,7 +123,7 @@ func (k *Keeper) watch(ctx context.Context, p *process) {
 	k.mu.Unlock()
 	_ = p.fd.Close()
 	if p.died {
-		k.end(ctx, p, slices.Collect(maps.Values(p.sessions))...) // over: nobody changes them
+		k.end(ctx, p, slices.Collect(maps.Values(p.sessions))...) // nobody changes sessions after over is set
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -148,7 +148,8 @@ type process struct {
 	died     bool
 }
 
-// lives is false if the process has died or is no longer watched, so that its id may be another's.
+// lives returns false if the process has died or is no longer watched: then another process may
+// have its id.
 func (p *process) lives() bool {
 	raw, err := p.fd.SyscallConn()
 	if err != nil || p.over {
@@ -158,8 +159,8 @@ func (p *process) lives() bool {
 	return raw.Control(func(fd uintptr) { lives = !exited(fd) }) == nil && lives
 }
 
-// meet identifies the process at the other end. The pidfd comes first and the nonce after it:
-// whoever echoes the nonce lives after the pidfd was opened, so the pidfd is its own.
+// meet identifies the process at the other end. It opens the pidfd before it sends the nonce: a
+// process that echoes the nonce lived after the pidfd was opened, so the pidfd is its own.
 func (k *Keeper) meet(ctx context.Context, conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -248,14 +249,14 @@ func exited(fd uintptr) bool {
 	return errno == 0 && n == 1 && poll.revents&pollIn != 0
 }
 
-// hear takes requests until the connection ends. That it ended says nothing about the process.
+// hear reads requests until the connection ends. The end does not prove that the process died.
 func (k *Keeper) hear(ctx context.Context, conn *net.UnixConn, p *process) {
 	defer k.leave(conn, p)
 	nonce := rand.Text()
 	if send(conn, hello{Nonce: nonce}) != nil {
 		return
 	}
-	// Room for the sender only: descriptors that a message brings would never be closed.
+	// Room for the sender's id only: file descriptors in a message would never be closed.
 	buf, oob := make([]byte, maxMessage), make([]byte, syscall.CmsgSpace(syscall.SizeofUcred))
 	for {
 		_ = conn.SetReadDeadline(k.patience(p))
@@ -275,8 +276,8 @@ func (k *Keeper) hear(ctx context.Context, conn *net.UnixConn, p *process) {
 	}
 }
 
-// patience is until when the next request must come: a process without a session must not keep a
-// place for ever.
+// patience returns the deadline of the next request: a process without a session must not occupy a
+// connection for ever.
 func (k *Keeper) patience(p *process) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -289,7 +290,7 @@ func (k *Keeper) patience(p *process) time.Time {
 	return time.Time{}
 }
 
-// leave notes the end of a connection.
+// leave closes a connection. It stops watching a process without connections and sessions.
 func (k *Keeper) leave(conn *net.UnixConn, p *process) {
 	_ = conn.Close()
 	k.mu.Lock()
@@ -301,7 +302,7 @@ func (k *Keeper) leave(conn *net.UnixConn, p *process) {
 	}
 }
 
-// register takes in one request.
+// register handles one request.
 func (k *Keeper) register(ctx context.Context, p *process, nonce string, message, oob []byte, flags int) error {
 	if flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 {
 		return errors.New("the message is too long, or brings descriptors")
@@ -348,7 +349,7 @@ func (k *Keeper) hold(ctx context.Context, p *process, instance string, s store.
 	switch {
 	case other != nil && other != p && !k.plant.Has(plant.DeathOfDuplicate): // first, whether or not p has died
 		return fmt.Errorf("process %d has registered the session", other.pid)
-	case p.died: // meanwhile
+	case p.died: // after it sent the request
 		k.all.Go(func() { k.end(ctx, p, s) })
 		fallthrough
 	case p.over:
@@ -375,7 +376,7 @@ func (k *Keeper) forget(ctx context.Context, p *process, instance string) {
 	}
 }
 
-// senderOf returns the process id of the sender, as the kernel tells it.
+// senderOf returns the process id of the sender, which the kernel adds to the message.
 func senderOf(oob []byte) (int32, error) {
 	messages, err := syscall.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -389,8 +390,8 @@ func senderOf(oob []byte) (int32, error) {
 	return 0, errors.New("the kernel did not name the sender")
 }
 
-// end ends sessions of a process that has died. It tries until each would have expired, or once
-// more when ctx ends.
+// end ends sessions of a process that has died. It retries until the TTL of each is over. When ctx
+// ends, it tries once more.
 func (k *Keeper) end(ctx context.Context, p *process, sessions ...store.Session) {
 	var all sync.WaitGroup
 	for _, s := range k.present(ctx, sessions) {
@@ -420,8 +421,8 @@ func (k *Keeper) end(ctx context.Context, p *process, sessions ...store.Session)
 	all.Wait()
 }
 
-// present is planted: the sessions to end are looked for by their candidate, or are all that there
-// are. Without the bugs they are those that were registered.
+// present returns the sessions to end: those that were registered. With planted bugs it returns
+// all sessions of the candidate, or all sessions in the scope.
 func (k *Keeper) present(ctx context.Context, registered []store.Session) []store.Session {
 	next, every := k.plant.Has(plant.DeathOfNextProcess), k.plant.Has(plant.DeathOfUnregistered)
 	if !next && !every {

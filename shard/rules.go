@@ -42,13 +42,13 @@ const (
 	MaxWeight = 1000
 )
 
-// Rules are what is laid down for a set.
+// Rules are the stored settings of a set.
 type Rules struct {
 	Count   int                // 0: no process has run the set yet
 	Weights map[string]float64 // by candidate; 1 for others
 	Pins    map[int]string     // candidates by shard
 
-	full map[string]store.SessionID // by candidate
+	full map[string]store.SessionID // sessions that own Max shards, by candidate
 }
 
 // ReadRules reads the rules of a set.
@@ -112,7 +112,8 @@ func (r Rules) rank(set string, index int, candidate string) float64 {
 // maxScore is above every score.
 const maxScore = 1e300
 
-// Weigh sets the weight of a candidate in a set: its share of the shards, beside 1 for others.
+// Weigh sets the weight of a candidate in a set. Its share of the shards is in proportion; the
+// default weight is 1.
 func Weigh(ctx context.Context, st store.Store, set, candidate string, weight int) error {
 	switch {
 	case weight < 1 || weight > MaxWeight:
@@ -123,7 +124,7 @@ func Weigh(ctx context.Context, st store.Store, set, candidate string, weight in
 	return set1(ctx, st, weightName(set, candidate), weightKey, strconv.Itoa(weight))
 }
 
-// Pin says who should own a shard while it lives. An empty candidate removes the pin.
+// Pin makes a candidate the first to own a shard while it lives. "" removes the pin.
 func Pin(ctx context.Context, st store.Store, set string, index int, candidate string) error {
 	r, err := ReadRules(ctx, st, set)
 	switch {
@@ -137,7 +138,7 @@ func Pin(ctx context.Context, st store.Store, set string, index int, candidate s
 	return set1(ctx, st, pinName(set, index), candidateKey, candidate)
 }
 
-// set1 writes one attribute, whatever it was before. An empty value removes it.
+// set1 writes one attribute, whatever its version. An empty value removes it.
 func set1(ctx context.Context, st store.Store, name, key, value string) error {
 	for {
 		a, err := st.Attributes(ctx, name)

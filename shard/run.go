@@ -28,8 +28,8 @@ type Config struct {
 	Set string
 	// Count is how many shards there are, at most MaxCount.
 	Count int
-	// Weight is this process's share of the shards, beside the others', at most MaxWeight. Default:
-	// what Weigh has set, or 1.
+	// Weight is this process's share of the shards, in proportion to the other weights. At most
+	// MaxWeight. Default: what Weigh has set, or 1.
 	Weight int
 	// Max is how many shards this process owns at most. Default: no limit.
 	Max int
@@ -134,7 +134,7 @@ type runner struct {
 	log   *slog.Logger
 	ctx   context.Context
 	quit  context.CancelCauseFunc // ends Run
-	moves chan struct{}           // one for each move under way
+	moves chan struct{}           // holds one value per move in progress
 	busy  sync.WaitGroup
 
 	rules atomic.Pointer[Rules]
@@ -145,8 +145,8 @@ type runner struct {
 	shards   []owned
 	owns     int
 	stopping bool
-	warned   clock.Instant   // when the log said last that campaigns fail
-	full     store.SessionID // what the others were told by announce
+	warned   clock.Instant   // when the last failed campaign was logged
+	full     store.SessionID // what announce has written last
 }
 
 // owned is what this process knows of a shard.
@@ -155,15 +155,15 @@ type owned struct {
 	term     *tenure.Term
 	since    clock.Instant           // when the term began
 	cancel   context.CancelCauseFunc // of the work
-	to       string                  // whom it is moved to
-	slot     bool                    // it takes one of the moves
+	to       string                  // the candidate that it is moved to
+	slot     bool                    // it counts as one of the moves
 	paused   bool                    // its work has failed
 	moved    clock.Instant           // when it was moved last
 	stay     time.Duration           // how long it stays at least; longer if it came back
 	fails    int
 }
 
-// agree compares the set with what the other processes run, and lays down this process's weight.
+// agree checks that the other processes have the same count, and stores this process's weight.
 func (r *runner) agree(ctx context.Context) error {
 	for {
 		st, name := r.node.Store, setName(r.cfg.Set)
@@ -213,7 +213,7 @@ func (r *runner) alone(ctx context.Context, was int) error {
 	return nil
 }
 
-// rank is what the node orders the candidates of a group by.
+// rank returns the number by which the node orders the candidates of a group.
 func (r *runner) rank(group, candidate string) (float64, bool) {
 	set, index := Parse(group)
 	if set != r.cfg.Set || index >= r.cfg.Count {
@@ -222,7 +222,7 @@ func (r *runner) rank(group, candidate string) (float64, bool) {
 	return r.rules.Load().rank(r.cfg.Set, index, candidate), true
 }
 
-// readRules reads what operators have laid down since.
+// readRules reads weights, pins and cordons again.
 func (r *runner) readRules(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Settle)
 	defer cancel()
@@ -231,8 +231,8 @@ func (r *runner) readRules(ctx context.Context) {
 		if was := r.rules.Swap(&rules); !was.equal(rules) {
 			r.log.Info("shard: weights or pins have changed")
 		}
-		// Two processes that began at the same moment do not see each other in agree. With two
-		// counts a key would have two owners, so the one that wrote last goes on.
+		// Two processes that start at the same moment do not see each other in agree. With two
+		// counts a key would have two owners, so only the process that wrote last continues.
 		if rules.Count != 0 && rules.Count != r.cfg.Count {
 			r.quit(&store.ArgumentError{Field: "Count", Value: r.cfg.Count, Rule: fmt.Sprintf("others run the set %q with %d shards", r.cfg.Set, rules.Count)})
 			return
@@ -267,12 +267,12 @@ func (r *runner) stand(i int) {
 	r.node.Stand(Group(r.cfg.Set, i), func(term *tenure.Term, err error) { r.stood(i, term, err) })
 }
 
-// over reports whether a number of shards is more than this process may own.
+// over reports whether owns is more than Max.
 func (r *runner) over(owns int) bool {
 	return r.cfg.Max > 0 && owns > r.cfg.Max && !r.cfg.plant.Has(plant.CapIgnored)
 }
 
-// stood takes in the outcome of a campaign. It does not wait.
+// stood handles the outcome of a campaign. It does not block.
 func (r *runner) stood(i int, term *tenure.Term, err error) {
 	r.mu.Lock()
 	s := &r.shards[i]
@@ -300,7 +300,7 @@ func (r *runner) stood(i int, term *tenure.Term, err error) {
 	ctx, cancel := context.WithCancelCause(term.Context())
 	s.term, s.since, s.cancel, s.to = term, r.node.Clock.Now(), cancel, ""
 	if s.stay > 0 && s.since.Sub(s.moved) <= 2*s.stay {
-		s.stay = min(2*s.stay, maxStay) // whoever it was moved to has given it back
+		s.stay = min(2*s.stay, maxStay) // the candidate that it was moved to has given it back
 	} else {
 		s.stay = r.cfg.Settle
 	}
@@ -310,7 +310,7 @@ func (r *runner) stood(i int, term *tenure.Term, err error) {
 	case r.stopping:
 		cancel(context.Cause(r.ctx))
 	case r.over(r.owns):
-		cancel(errMove) // handed to it by a process that does not know that it is full
+		cancel(errMove) // the sender did not know yet that this process is full
 	}
 	r.mu.Unlock()
 	if full {
@@ -342,7 +342,7 @@ func (r *runner) announce(ctx context.Context) {
 	}
 }
 
-// withdrawAll ends the campaigns of a process that owns as much as it may.
+// withdrawAll ends all campaigns: this process is full, or stops.
 func (r *runner) withdrawAll() {
 	for i := range r.shards {
 		r.mu.Lock()
@@ -406,7 +406,7 @@ func (r *runner) own(ctx context.Context, i int, term *tenure.Term) {
 	})
 }
 
-// standAll campaigns for everything again, after a process was full.
+// standAll campaigns for all shards again, after this process was full.
 func (r *runner) standAll() {
 	if r.cfg.Max == 0 {
 		return
@@ -419,7 +419,7 @@ func (r *runner) standAll() {
 // maxStay limits how long a shard stays with an owner that is not the first.
 const maxStay = 10 * time.Minute
 
-// releaseTimeout limits the hand-over of a shard. After that it is free when the session ends.
+// releaseTimeout limits the handover of a shard. After that the shard is free when the session ends.
 const releaseTimeout = 10 * time.Second
 
 func backoff(fails int) time.Duration {
@@ -459,12 +459,12 @@ func (r *runner) rebalance() {
 				go func(term *tenure.Term) { _ = term.TransferTo(r.ctx, best) }(s.term)
 			}
 		default:
-			return // as many as may move at a time
+			return // MaxMoves are in progress
 		}
 	}
 }
 
-// settled are this process's own session and those that it has seen for long enough. r.mu is held.
+// settled returns this process's own session and those that it has seen for Settle. r.mu is held.
 func (r *runner) settled(line []store.Session, now clock.Instant) []store.Session {
 	long := line[:0:0]
 	for _, s := range line {
@@ -476,7 +476,7 @@ func (r *runner) settled(line []store.Session, now clock.Instant) []store.Sessio
 	return long
 }
 
-// first is the candidate that should own a shard, or "" if there is none. r.mu is held.
+// first returns the candidate that should own a shard, or "" if there is none. r.mu is held.
 func (r *runner) first(i int, of []store.Session, but string) string {
 	best, most := "", 0.0
 	for _, s := range of {
@@ -491,8 +491,8 @@ func (r *runner) first(i int, of []store.Session, but string) string {
 	return best
 }
 
-// stop gives everything up, MaxMoves shards at a time. Work that does not return in time holds up
-// its own shard only.
+// stop gives up all shards, MaxMoves at a time. Work that does not return in time delays only its
+// own shard.
 func (r *runner) stop() {
 	r.mu.Lock()
 	r.stopping = true
