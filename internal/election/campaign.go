@@ -12,48 +12,48 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// OnGone ends a campaign: its client went away, or may not campaign any longer. The Cause of
-// the event says why.
+// OnGone is the event that the client has disconnected, or may not campaign any more. It ends
+// the campaign. Its Cause says why.
 const OnGone machine.EventKind = 1 << 7
 
-// Config is what a campaign must know.
+// Config configures a campaign.
 type Config struct {
-	// Machine is the configuration of the machine. With Lent the session is the client's:
-	// it is not closed, whatever happens. Otherwise the campaign has one group.
+	// Machine is the configuration of the machine. With Lent the session belongs to the
+	// client, and the campaign never closes it. Otherwise the campaign has one group.
 	Machine machine.Config
 	Groups  []string
-	// Wait: groups that others lead are waited for. Otherwise the campaign is over when
-	// all of them are decided.
+	// Wait: the campaign waits for groups that others lead. Otherwise it ends when each
+	// group is won or led by another.
 	Wait bool
-	// Deadline is when it is over in any case.
+	// Deadline is when the campaign ends in any case.
 	Deadline clock.Instant
-	// Retriable: the client chose the instance. So a retry, at another instance of the
-	// service, may have been told that the session leads.
+	// Retriable: the client chose the instance. So a retry at another instance of the
+	// service may have got the answer that the session leads.
 	Retriable bool
 }
 
-// Outcome is what has come of a campaign.
+// Outcome is the result of a campaign.
 type Outcome struct {
 	Led map[string]store.Record
 	// Views are the newest views of the other groups that the campaign has seen.
 	Views map[string]store.View
 	// Failed says which groups the session may not lead, and why.
 	Failed map[string]error
-	// Unsure are the groups of which nobody can tell yet: a try may still succeed.
+	// Unsure are the groups with an acquire that may still succeed.
 	Unsure  map[string]bool
 	Session store.Session
-	// Sent is when the Open or keep-alive was sent that was acknowledged last.
+	// Sent is when the last acknowledged Open or keep-alive was sent.
 	Sent clock.Instant
-	// Err is why it ended without a leader, or the last failure of the engine. Nil: the
-	// groups are led by others.
+	// Err is why the campaign won nothing, or the last failure of the engine. Nil: others
+	// lead the groups.
 	Err error
 
 	planted plant.Set
 }
 
-// Held is how long a call had waited on the service's clock when the lease began that it is
-// answered with. The client adds it to a time of its own clock, which may run slower than the
-// service's by the drift, so it is reduced by that.
+// Held is the time from the arrival of the call until the start of the lease that it is answered
+// with, less the drift. The client adds it to a time of its own clock, which may be slower than
+// the service's clock by the drift.
 func (o *Outcome) Held(arrived clock.Instant, drift float64) time.Duration {
 	if o.planted.Has(plant.HeldUnreduced) {
 		drift = 0
@@ -65,9 +65,9 @@ type phase uint8
 
 const (
 	campaigning phase = iota
-	settling          // tries under way in a lent session are awaited
-	closing           // the session of the campaign is being closed
-	renewing          // a campaign that has won renews the session for its client
+	settling          // it waits for acquires in flight, in a lent session
+	closing           // it closes its session
+	renewing          // it has won, and renews the session for its client
 	done
 )
 
@@ -77,15 +77,15 @@ var (
 )
 
 const (
-	// tries is how often a group is tried for without an answer, by those who do not wait.
+	// tries bounds the acquires without an answer of a campaign that does not wait.
 	tries = 3
-	// closeTries is how often a close is tried. A session that is not closed expires.
+	// closeTries bounds the tries to close the session. If all fail, the session expires.
 	closeTries = 3
 	// own marks the ids of the campaign's own calls.
 	own uint64 = 1 << 63
 )
 
-// Campaign is one call's campaign. It is for one goroutine.
+// Campaign is the campaign of one call. It is not safe for concurrent use.
 type Campaign struct {
 	cfg     Config
 	machine *machine.Machine
@@ -93,33 +93,33 @@ type Campaign struct {
 	out     []machine.Action
 	begun   bool
 	phase   phase
-	gone    bool // nobody waits for the answer
+	gone    bool // the client has disconnected
 	calls   []*call
 	nextID  uint64
 	closes  int
-	refused []string // groups whose tries were refused in this step
+	refused []string // groups whose acquires were refused in this step
 	groups  map[string]*group
 	outcome Outcome
 }
 
-// call is one under way. One without an answer in time is kept: a late answer is true too.
+// call is a call in flight. After a timeout it is kept, because a late answer is true too.
 type call struct {
 	*machine.Call
 	sent clock.Instant
 	late bool
 }
 
-// group is the campaign's side of one group.
+// group is what the campaign knows about one group.
 type group struct {
 	view     store.View
 	known    bool
-	flying   int    // tries under way
-	unsure   bool   // one from unsureAt got no answer
-	unsureAt uint64 // version
-	lost     int    // how many got none
+	inFlight int  // acquires in flight
+	unsure   bool // an acquire from version unsureAt got no answer
+	unsureAt uint64
+	lost     int // number of acquires without an answer
 }
 
-// New returns a campaign that begins with its first step.
+// New returns a campaign. It begins with the first Step.
 func New(cfg Config) *Campaign {
 	c := &Campaign{cfg: cfg, machine: machine.New(cfg.Machine), groups: map[string]*group{}}
 	c.outcome.Led, c.outcome.Failed = map[string]store.Record{}, map[string]error{}
@@ -155,7 +155,7 @@ func (c *Campaign) Done() (Outcome, bool) {
 	return out, true
 }
 
-// Next is when Step must be called again if nothing happens.
+// Next is when the caller must call Step if there is no event before.
 func (c *Campaign) Next() clock.Instant {
 	next := clock.Never
 	switch {
@@ -175,8 +175,8 @@ func (c *Campaign) Next() clock.Instant {
 	return next
 }
 
-// Step takes what has happened by now and returns what to do, in order: calls to be made,
-// the watch, and notes. The slice is valid until the next Step.
+// Step takes what has happened by now and returns what to do, in order: calls, the watch,
+// and notes. The slice is valid until the next Step.
 func (c *Campaign) Step(now clock.Instant, events ...machine.Event) []machine.Action {
 	c.out = c.out[:0]
 	c.now = max(c.now, now)
@@ -202,7 +202,7 @@ func (c *Campaign) Step(now clock.Instant, events ...machine.Event) []machine.Ac
 	return c.out
 }
 
-// step lets the machine do what it is time for.
+// step steps the machine and handles its actions.
 func (c *Campaign) step(events ...machine.Event) {
 	actions := slices.Clone(c.machine.Step(c.now, events...))
 	for i := range actions {
@@ -219,7 +219,7 @@ func (c *Campaign) step(events ...machine.Event) {
 		case machine.DoBegin:
 			c.outcome.Led[a.Group] = a.Record
 		case machine.DoEnd:
-			// It was lost before anybody was told of it.
+			// The term ended before the client was answered.
 			delete(c.outcome.Led, a.Group)
 			c.outcome.Failed[a.Group] = a.Cause
 			c.step(machine.Event{Kind: machine.OnReturned, Group: a.Group, Token: a.Token})
@@ -230,8 +230,8 @@ func (c *Campaign) step(events ...machine.Event) {
 	}
 }
 
-// giveUp closes a session that the machine does not trust any more, unless it leads: a retry
-// elsewhere was told so. One that is not closed expires.
+// giveUp closes a session that the machine no longer trusts, unless the session leads: then a
+// retry at another instance may have got that answer. If the close fails, the session expires.
 func (c *Campaign) giveUp(f *machine.Call) {
 	seen := c.groups[c.cfg.Groups[0]].view.Record
 	if seen.Holder == f.Session {
@@ -246,7 +246,7 @@ func (c *Campaign) send(f *machine.Call) {
 	c.calls = append(c.calls, &call{Call: f, sent: c.now})
 	if f.Kind == machine.CallAcquire {
 		for _, r := range f.Seen {
-			c.groups[r.Group].flying++
+			c.groups[r.Group].inFlight++
 		}
 	}
 	c.out = append(c.out, machine.Action{Kind: machine.DoCall, Call: f})
@@ -259,7 +259,7 @@ func (c *Campaign) call(f *machine.Call) {
 	c.send(f)
 }
 
-// take takes in one event.
+// take handles one event.
 func (c *Campaign) take(e *machine.Event) {
 	switch {
 	case e.Kind == OnGone:
@@ -280,7 +280,8 @@ func (c *Campaign) take(e *machine.Event) {
 	if c.phase == campaigning || c.beatsOn() {
 		c.step(*e)
 	}
-	// The machine knows now that its try was refused: what a retry has won is not its own.
+	// The machine has seen the refusal. Withdraw, so that it does not take a group that a retry
+	// has won.
 	for _, group := range c.refused {
 		if c.phase == campaigning {
 			c.step(machine.Event{Kind: machine.OnWithdraw, Group: group})
@@ -289,12 +290,12 @@ func (c *Campaign) take(e *machine.Event) {
 	c.refused = c.refused[:0]
 }
 
-// beatsOn is planted: the campaign does not stop when its client owns the session.
+// beatsOn is a planted bug: the campaign goes on when its client owns the session.
 func (c *Campaign) beatsOn() bool {
 	return c.phase == done && len(c.outcome.Led) > 0 && c.cfg.Machine.Plant.Has(plant.BeatAfterWin)
 }
 
-// timeOut treats calls without an answer as calls of unknown outcome.
+// timeOut gives calls without an answer an unknown outcome.
 func (c *Campaign) timeOut() {
 	for _, f := range slices.Clone(c.calls) {
 		if !f.late && c.now >= f.sent.Add(f.Timeout) {
@@ -304,7 +305,7 @@ func (c *Campaign) timeOut() {
 	}
 }
 
-// see takes in a view. Versions grow, and a holder dies once.
+// see applies a view. Versions grow, and a holder dies once.
 func (c *Campaign) see(v store.View) {
 	g := c.groups[v.Group]
 	if g == nil {
@@ -318,8 +319,8 @@ func (c *Campaign) see(v store.View) {
 	}
 }
 
-// reply learns from an answer what the machine does not tell, and what is to be known when
-// the machine is not asked any more.
+// reply handles an answer: what the machine does not report, and everything after the machine
+// has stopped.
 func (c *Campaign) reply(f *call, r *machine.Reply) {
 	var conflict *store.ConflictError
 	if errors.As(r.Err, &conflict) {
@@ -357,7 +358,7 @@ func (c *Campaign) reply(f *call, r *machine.Reply) {
 	}
 }
 
-// heard: an open or a keep-alive was answered.
+// heard handles the answer to an open or a keep-alive.
 func (c *Campaign) heard(f *call, r *machine.Reply) {
 	out := &c.outcome
 	switch {
@@ -372,21 +373,21 @@ func (c *Campaign) heard(f *call, r *machine.Reply) {
 	if f.Kind != machine.CallOpen || f.late && c.phase == closing {
 		return
 	}
-	// A session that leads already is that of an earlier call. The machine would give the
-	// group back: it has not seen the term begin.
+	// A session that already leads is from an earlier call. The machine would release the
+	// group, because it has not seen the term begin.
 	leads := out.Session.ID != "" && slices.ContainsFunc(c.cfg.Groups, func(g string) bool { return c.groups[g].view.Holder == out.Session.ID })
 	if c.phase == closing || c.phase == campaigning && leads {
 		c.close()
 	}
 }
 
-// acquired: a try was answered.
+// acquired handles the answer to an acquire.
 func (c *Campaign) acquired(f *call, r *machine.Reply, conflict *store.ConflictError) {
 	var bar *store.BarError
 	for i, seen := range f.Seen {
 		g := c.groups[seen.Group]
 		if !f.late {
-			g.flying--
+			g.inFlight--
 		}
 		switch {
 		case r.Err == nil && i < len(r.Records):
@@ -407,13 +408,13 @@ func (c *Campaign) acquired(f *call, r *machine.Reply, conflict *store.ConflictE
 	}
 }
 
-// refuse: the session may not lead the group.
+// refuse notes that the session may not lead the group.
 func (c *Campaign) refuse(group string, err error) {
 	c.outcome.Failed[group] = err
 	c.refused = append(c.refused, group)
 }
 
-// decide ends the campaign when there is nothing more to be had.
+// decide ends the campaign if it can win nothing more.
 func (c *Campaign) decide() {
 	led, open, wanted := len(c.outcome.Led) > 0, false, false
 	for name, g := range c.groups {
@@ -422,8 +423,8 @@ func (c *Campaign) decide() {
 		}
 		wanted = true
 		ours := g.view.Holder == c.outcome.Session.ID || c.outcome.Session.ID == ""
-		enough := g.unsure && g.flying == 0 && (c.cfg.Wait && led || !c.cfg.Wait && g.lost >= tries)
-		if !enough && (!g.known || g.flying > 0 || g.unsure || g.view.State == tenure.Vacant || ours) {
+		enough := g.unsure && g.inFlight == 0 && (c.cfg.Wait && led || !c.cfg.Wait && g.lost >= tries)
+		if !enough && (!g.known || g.inFlight > 0 || g.unsure || g.view.State == tenure.Vacant || ours) {
 			open = true
 		}
 	}
@@ -432,13 +433,13 @@ func (c *Campaign) decide() {
 	}
 }
 
-// finish ends the campaign while its client waits.
+// finish ends the campaign. Its client waits for the answer.
 func (c *Campaign) finish() {
 	switch {
 	case c.cfg.Machine.Lent:
 		c.phase = settling
 	case len(c.outcome.Led) > 0 && c.now.Sub(c.outcome.Sent) >= c.cfg.Machine.Timing.Beat/2:
-		// It has waited. Its client must not begin with a lease that is partly over.
+		// A part of the lease has passed. Renew it before the client gets it.
 		c.phase = renewing
 		c.call(&machine.Call{Kind: machine.CallBeat, Session: c.outcome.Session.ID})
 	case len(c.outcome.Led) > 0:
@@ -448,8 +449,8 @@ func (c *Campaign) finish() {
 	}
 }
 
-// renewed: the keep-alive before the answer was answered. Without one, the client has what is
-// left of the lease.
+// renewed handles the answer to this keep-alive. If it failed, the client gets what is left of the
+// lease.
 func (c *Campaign) renewed(err error) {
 	if c.phase = done; errors.Is(err, store.ErrSessionDead) {
 		for group := range c.outcome.Led {
@@ -459,7 +460,7 @@ func (c *Campaign) renewed(err error) {
 	}
 }
 
-// leave ends the campaign, and nobody waits for its answer.
+// leave ends the campaign after its client has disconnected.
 func (c *Campaign) leave(cause error) {
 	if c.gone || c.phase == done && len(c.outcome.Led) == 0 {
 		return
@@ -467,20 +468,20 @@ func (c *Campaign) leave(cause error) {
 	c.gone, c.outcome.Err = true, cause
 	switch {
 	case c.cfg.Machine.Lent, len(c.outcome.Led) > 0 && c.cfg.Retriable, c.cfg.Machine.Plant.Has(plant.WaiterStays):
-		c.phase = done // a retry has the same answer
+		c.phase = done // a retry gets the same answer
 	case c.phase != closing:
 		clear(c.outcome.Led)
 		c.close()
 	}
 }
 
-// close closes the session unless it leads by now: then a retry elsewhere was told so, or
-// this client is. The close compares the version that was seen, as a try under way does: so
-// one of the two fails. A session that is not closed expires.
+// close closes the session, unless it leads by now: then a retry elsewhere has got that answer,
+// or this client gets it. The close and an acquire in flight compare the same version of the
+// record, so one of them fails. If the session cannot be closed, it expires.
 func (c *Campaign) close() {
 	c.phase = closing
 	if slices.ContainsFunc(c.calls, func(f *call) bool { return f.Kind == machine.CallOpen && !f.late }) {
-		return // its session is closed when it is known
+		return // heard closes its session
 	}
 	if c.outcome.Session.ID == "" || c.closes == closeTries {
 		c.phase = done
@@ -491,7 +492,7 @@ func (c *Campaign) close() {
 	if (c.cfg.Retriable || !c.gone) && !c.cfg.Machine.Plant.Has(plant.CloseOnDrop) {
 		seen := c.groups[c.cfg.Groups[0]].view.Record
 		if seen.Holder == c.outcome.Session.ID {
-			c.read() // the watch has shown it, which is no proof
+			c.read() // it may be out of date
 			return
 		}
 		f.Seen = []store.Record{{Group: seen.Group, Version: seen.Version}}
@@ -501,7 +502,7 @@ func (c *Campaign) close() {
 
 func (c *Campaign) read() { c.call(&machine.Call{Kind: machine.CallRead, Group: c.cfg.Groups[0]}) }
 
-// closed: the close was answered.
+// closed handles the answer to the close.
 func (c *Campaign) closed(err error, conflict *store.ConflictError) {
 	switch {
 	case err == nil:
@@ -513,21 +514,21 @@ func (c *Campaign) closed(err error, conflict *store.ConflictError) {
 	}
 }
 
-// resolve goes on when the session could not be closed and the group was read.
+// resolve continues after the session could not be closed and the group was read.
 func (c *Campaign) resolve() {
 	v := c.groups[c.cfg.Groups[0]].view
 	switch leads := v.State == tenure.Led && v.Holder == c.outcome.Session.ID; {
 	case leads && !c.gone:
-		c.outcome.Led[v.Group], c.outcome.Err = v.Record, nil // a try has succeeded
+		c.outcome.Led[v.Group], c.outcome.Err = v.Record, nil // an acquire has succeeded
 		c.phase = done
 	case leads && c.cfg.Retriable:
-		c.phase = done // a retry leads with it
+		c.phase = done // a retry uses the session
 	default:
 		c.close()
 	}
 }
 
-// settled takes in a linearizable view when the machine is not asked any more.
+// settled handles a linearizable view after the machine has stopped.
 func (c *Campaign) settled(v store.View) {
 	if _, wanted := c.groups[v.Group]; wanted && c.phase == settling && v.State == tenure.Led && v.Holder == c.outcome.Session.ID {
 		c.outcome.Led[v.Group] = v.Record

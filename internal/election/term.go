@@ -12,31 +12,31 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Claim is what a client says it holds.
+// Claim is the term that a client claims to hold.
 type Claim struct {
 	Group   string
 	Node    string
 	Term    fence.Token
 	Session store.SessionID
 	// Own: a campaign opened the session for this group. It ends with the term, so that
-	// nobody hands the group to a client that has left.
+	// nobody hands the group over to a client that has left.
 	Own   bool
 	Plant plant.Set
 }
 
-// Holds reports whether the record says what the client says.
+// Holds reports whether the record confirms the claim.
 func (c Claim) Holds(v store.View) bool {
 	return v.State == tenure.Led && v.Holder == c.Session && v.Token == c.Term && v.Candidate.ID == c.Node
 }
 
-// Ended reports whether the record remembers that this very term is over.
+// Ended reports whether the record shows that the claimed term has ended.
 func (c Claim) Ended(v store.View) bool {
 	return (v.Token > c.Term || v.State == tenure.Vacant) && slices.ContainsFunc(v.Terms, func(t store.Term) bool {
 		return t.Token == c.Term && t.Session == c.Session && t.Candidate == c.Node
 	})
 }
 
-// NotLeaderError: the client does not lead. The view says who does.
+// NotLeaderError means that the client does not lead. The view says who does.
 type NotLeaderError struct{ View store.View }
 
 func (e *NotLeaderError) Error() string {
@@ -44,8 +44,8 @@ func (e *NotLeaderError) Error() string {
 }
 
 // Renew keeps the session of a claim alive, and confirms that the record still names it with
-// that term. Both happen after the client sent its request, so its lease may be counted from
-// there. The caller has made sure that the session is the client's.
+// that term. Both happen after the client sent its request, so the client may count its lease
+// from then. The caller must have checked that the session belongs to the client.
 func Renew(ctx context.Context, s store.Store, c Claim) (store.View, store.Beat, error) {
 	beat, err := s.KeepAlive(ctx, c.Session, c.Group)
 	switch {
@@ -60,37 +60,37 @@ func Renew(ctx context.Context, s store.Store, c Claim) (store.View, store.Beat,
 	case !errors.Is(err, store.ErrSessionDead):
 		return store.View{}, beat, err
 	}
-	return store.View{}, beat, c.over(ctx, s)
+	return store.View{}, beat, c.notLeader(ctx, s)
 }
 
-// over says who leads instead.
-func (c Claim) over(ctx context.Context, s store.Store) error {
+// notLeader returns a NotLeaderError with the current view.
+func (c Claim) notLeader(ctx context.Context, s store.Store) error {
 	v, err := s.Read(ctx, c.Group)
 	if err != nil {
 		return err
 	}
 	if c.Holds(v) {
-		v.State = tenure.Vacant // it died just now
+		v.State = tenure.Vacant // the session died just now
 	}
 	return &NotLeaderError{v}
 }
 
-// Resigned is what has come of a resignation.
+// Resigned is the result of a resignation.
 type Resigned struct {
 	Term fence.Token
-	To   string // the leader of Term; "": nobody leads, and Term is over
-	// Left is why the session of the claim could not be closed, or a request not be
-	// answered: both expire.
+	To   string // the leader of Term; "": nobody leads, and Term has ended
+	// Left is why the session of the claim could not be closed, or a request could not be
+	// answered. Both expire.
 	Left error
 }
 
-// Successor finds the session of a node that may lead the group next. An ErrSuccessor says
-// that there is none.
+// Successor finds the session of a node that may lead the group next. It returns ErrSuccessor
+// if there is none.
 type Successor func(ctx context.Context, node string) (store.Session, error)
 
-// Resign ends the term of a claim: the group goes to the successor, if one is named, or else
-// to the one that a waiting request for a transfer names, if there is one. A term that is
-// over was given back before, so the same call repeated has the same answer.
+// Resign ends the term of a claim. The group goes to the successor to, or else to the one that a
+// waiting transfer request names, if there is one. If the term has already ended, Resign
+// succeeds, so a retry gets the same answer.
 func Resign(ctx context.Context, s store.Store, find Successor, c Claim, to string) (Resigned, error) {
 	out := Resigned{Term: c.Term}
 	v, err := s.Read(ctx, c.Group)
@@ -105,7 +105,7 @@ func Resign(ctx context.Context, s store.Store, find Successor, c Claim, to stri
 	case !c.Holds(v):
 		return out, &NotLeaderError{v}
 	}
-	// First, for a resignation that is refused must not have kept the session alive.
+	// Before the keep-alive: a refused resignation must not extend the session.
 	var next store.Session
 	if to != "" {
 		if next, err = find(ctx, to); err != nil {
@@ -127,11 +127,11 @@ func Resign(ctx context.Context, s store.Store, find Successor, c Claim, to stri
 	}
 	released, err := c.release(ctx, s, next.ID, asked, v.Record)
 	if errors.Is(err, store.ErrSuccessor) && to == "" {
-		next = store.Session{} // the one that was asked for left just now
+		next = store.Session{} // the requested successor has just left
 		released, err = c.release(ctx, s, "", asked, v.Record)
 	}
 	if err != nil {
-		// Unknown, dead or moved on: what counts is whether the term is over.
+		// Whatever failed, the resignation has succeeded if the term has ended.
 		if v, rerr := s.Read(ctx, c.Group); rerr == nil && !errors.Is(err, store.ErrSuccessor) && c.Ended(v) {
 			err = nil
 		}
@@ -139,7 +139,7 @@ func Resign(ctx context.Context, s store.Store, find Successor, c Claim, to stri
 	}
 	out.Left = c.settle(ctx, s, asked, next.Candidate.ID)
 	if c.Own {
-		// Not if the session leads again: a retry of the campaign has the same session.
+		// End refuses if the session leads again: a retry of the campaign has the same session.
 		err := s.End(ctx, c.Session, store.Resigned, released...)
 		if !errors.Is(err, store.ErrConflict) {
 			out.Left = errors.Join(out.Left, err)
@@ -151,20 +151,20 @@ func Resign(ctx context.Context, s store.Store, find Successor, c Claim, to stri
 	return out, nil
 }
 
-// release gives the record up. The end of a session alone would not write down when and why
-// the term ended.
+// release releases the record. Ending the session alone would not store when and why the term
+// ended.
 func (c Claim) release(ctx context.Context, s store.Store, to store.SessionID, asked []store.Request, held store.Record) ([]store.Record, error) {
 	return s.Release(ctx, c.Session, to, c.reason(asked, to), held)
 }
 
-// Concerns reports whether a request is about a term of the group. One that was left with an
-// earlier term of the same session is not.
+// Concerns reports whether a request is about this term of the group, and not about an earlier
+// term of the same session.
 func Concerns(r store.Request, group string, term fence.Token) bool {
 	return r.Group == group && (r.Token == 0 || r.Token == term)
 }
 
-// requested finds the session of the candidate that a waiting request for a transfer names.
-// There is none if nobody asked, or if the candidate has left or may not lead.
+// requested finds the session of the candidate that a waiting transfer request names. It returns
+// none if there is no such request, or if the candidate has left or may not lead.
 func (c Claim) requested(ctx context.Context, find Successor, asked []store.Request) (store.Session, error) {
 	for _, r := range asked {
 		if r.Verb != store.Transfer || !Concerns(r, c.Group, c.Term) {
@@ -177,7 +177,7 @@ func (c Claim) requested(ctx context.Context, find Successor, asked []store.Requ
 	return store.Session{}, nil
 }
 
-// reason is why a term ends that its leader gives up: maybe it was asked to.
+// reason is why the leader's term ends: a step-down request, a transfer or a resignation.
 func (c Claim) reason(asked []store.Request, to store.SessionID) store.Reason {
 	stepDown := slices.ContainsFunc(asked, func(r store.Request) bool {
 		return r.Verb == store.StepDown && Concerns(r, c.Group, c.Term)
@@ -191,8 +191,7 @@ func (c Claim) reason(asked []store.Request, to store.SessionID) store.Reason {
 	return store.Resigned
 }
 
-// settle answers what was asked about a term that was given up to the candidate to, or to
-// nobody.
+// settle answers the requests after the group was released to the candidate to, or to nobody.
 func (c Claim) settle(ctx context.Context, s store.Store, asked []store.Request, to string) error {
 	var failed error
 	for _, r := range asked {

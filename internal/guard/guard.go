@@ -1,5 +1,5 @@
 // Package guard enforces the rules that operators set: policies of groups, and cordons and
-// drains of nodes. lease.New, the service and the command all use it.
+// drains of nodes. lease.New, the service and the tenure command use it.
 package guard
 
 import (
@@ -31,41 +31,41 @@ func barError(b *policy.Bar) *store.BarError {
 }
 
 // Guard returns the store with the rules enforced. Open, Acquire and a Release to a successor
-// answer a store.BarError when a policy, a cool-down or a cordon forbids them; from a Release it is
-// an store.ErrSuccessor as well. Nothing is granted against a rule that was acknowledged before.
-// What was granted already is left alone.
+// return a store.BarError if a policy, a cool-down or a cordon forbids them; the error of a Release
+// is a store.ErrSuccessor as well. Once SetAttributes has returned for a rule, nothing is granted
+// against it. Existing grants are not affected.
 //
-// A store that is no store.Ruled is returned as it is: store/remote, whose service enforces the
-// rules, and what Guard returns.
+// A store that is not a store.Ruled is returned unchanged. These are store/remote, whose service
+// enforces the rules, and a store that Guard has returned.
 //
-// It keeps the rules that it has read, and the store compares their version when it grants.
-// So rules cost no reads as long as they do not change.
+// The guard caches the rules, and the store compares their version when it grants. So rules cost
+// no reads while they do not change.
 func Guard(s store.Store, cfg Config) store.Store {
 	r, ok := s.(store.Ruled)
 	if !ok {
 		return s
 	}
-	return &guard{Store: s, ruled: r, cfg: cfg, laid: map[string]store.Attributes{}}
+	return &guard{Store: s, ruled: r, cfg: cfg, cached: map[string]store.Attributes{}}
 }
 
 type guard struct {
-	store.Store // without Under: a guard is no store.Ruled
+	store.Store // without Under: a guard is not a store.Ruled
 	ruled       store.Ruled
 	cfg         Config
 
 	mu      sync.Mutex
 	version uint64                      // of the rules; 0: there are none
-	laid    map[string]store.Attributes // rules of that version
+	cached  map[string]store.Attributes // rules of that version
 }
 
 const (
-	// maxKept bounds the rules that a guard keeps.
-	maxKept = 1 << 16
-	// ruleTries is how often a grant is tried while the rules keep changing.
+	// maxCached bounds the rules that a guard caches.
+	maxCached = 1 << 16
+	// ruleTries bounds the tries of a grant while the rules keep changing.
 	ruleTries = 3
 )
 
-// Open implements store.Store. A cordoned node gets no session, so nobody takes it for a successor.
+// Open implements store.Store. A cordoned node gets no session, so no leader chooses it as its successor.
 func (g *guard) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	return under(ctx, g, store.Session{Candidate: c}, nil, func(s store.Store) (store.Session, error) { return s.Open(ctx, c, ttl, o) })
 }
@@ -88,7 +88,7 @@ func (g *guard) Release(ctx context.Context, id, to store.SessionID, why store.R
 	next, err := g.ruled.Describe(ctx, to)
 	switch {
 	case errors.Is(err, store.ErrSessionDead):
-		return release(g.Store) // which knows what to answer
+		return release(g.Store) // it returns the right error
 	case err != nil:
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (g *guard) Release(ctx context.Context, id, to store.SessionID, why store.R
 	return released, err
 }
 
-// under makes a call for a session if the rules allow it, and still do when it takes effect.
+// under makes a call for a session if the rules allow it now and when the call takes effect.
 func under[T any](ctx context.Context, g *guard, to store.Session, records []store.Record, do func(store.Store) (T, error)) (T, error) {
 	var none T
 	for try := range ruleTries {
@@ -119,8 +119,8 @@ func under[T any](ctx context.Context, g *guard, to store.Session, records []sto
 	return none, store.ErrRules
 }
 
-// allow returns the version of the rules that allow the call, or a store.BarError. What was kept
-// may be lifted by now, so only rules that were read just now forbid anything.
+// allow returns the version of the rules that allow the call, or a store.BarError. A cached rule
+// may have been removed, so allow reads the rules again before it refuses.
 func (g *guard) allow(ctx context.Context, to store.Session, records []store.Record, fresh bool) (uint64, error) {
 	names := []string{policy.Node(to.Candidate.ID)}
 	for _, r := range records {
@@ -136,22 +136,22 @@ func (g *guard) allow(ctx context.Context, to store.Session, records []store.Rec
 		return 0, err
 	}
 	g.mu.Lock()
-	if g.version != version || len(g.laid) >= maxKept {
-		g.version, g.laid = version, map[string]store.Attributes{}
+	if g.version != version || len(g.cached) >= maxCached {
+		g.version, g.cached = version, map[string]store.Attributes{}
 	}
 	for _, a := range rules {
-		g.laid[a.Name] = a
+		g.cached[a.Name] = a
 	}
 	g.mu.Unlock()
 	return version, g.check(to, records, rules)
 }
 
-// recall returns rules from memory, if all are there. Where there are no rules, all are.
+// recall returns rules from the cache, if it has them all. At version 0 there are no rules.
 func (g *guard) recall(names []string) (version uint64, rules []store.Attributes, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, name := range names {
-		a, ok := g.laid[name]
+		a, ok := g.cached[name]
 		if !ok && g.version != 0 {
 			return 0, nil, false
 		}
@@ -160,8 +160,8 @@ func (g *guard) recall(names []string) (version uint64, rules []store.Attributes
 	return g.version, rules, true
 }
 
-// check compares a grant with the rules of its node and of its groups. Without groups it is
-// about the node alone.
+// check compares a grant with the rules of its node and groups. Without groups it checks only the
+// node.
 func (g *guard) check(to store.Session, records []store.Record, rules []store.Attributes) error {
 	claim := policy.Claim{Node: to.Candidate.ID, TTL: to.TTL, Now: time.Now(), Declared: g.cfg.Declared, MaxTTL: g.cfg.MaxTTL}
 	node := rules[0].Values
@@ -182,7 +182,7 @@ func (g *guard) check(to store.Session, records []store.Record, rules []store.At
 	return bars[0]
 }
 
-// Rules reads rules as they are now, past what is kept.
+// Rules reads rules from the store, without the cache.
 func (g *guard) Rules(ctx context.Context, names ...string) (uint64, []store.Attributes, error) {
 	return g.ruled.Rules(ctx, names...)
 }
