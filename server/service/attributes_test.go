@@ -9,8 +9,8 @@ import (
 	"github.com/tenurehq/tenure/store/remote"
 )
 
-// The store's route for attributes shows no more than the others do, and lets a candidate
-// write marks of what it did for its groups, and nothing that is laid down.
+// The attribute routes of the store show a caller only what its role may observe. A candidate
+// can write marks for its own groups, but no rules.
 func TestAttributesByRole(t *testing.T) {
 	node := &caller{name: "n", rules: []rule{{"mine-", []auth.Verb{auth.Campaign, auth.Observe}}}}
 	reader := &caller{name: "r", rules: []rule{{"", []auth.Verb{auth.Observe}}}}
@@ -18,7 +18,7 @@ func TestAttributesByRole(t *testing.T) {
 	n, r := client(in, node), client(in, reader)
 	for _, tt := range []struct {
 		name          string
-		seen, written bool // by the node
+		seen, written bool // whether the node can read and write it
 	}{
 		{"group/mine-1", true, false},
 		{"group/theirs", false, false},

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/store/remote"
 )
 
-// client is the Go client of an instance, in somebody's name.
+// client is the Go client of an instance, with the credential of a caller.
 func client(in *instance, c *caller) *remote.Store {
 	in.t.Helper()
 	cfg := remote.Config{URLs: []string{in.url}}
@@ -40,9 +40,9 @@ func bound(t *testing.T) context.Context {
 	return ctx
 }
 
-// What is laid down for groups and nodes binds the store's routes as it binds all others:
-// whoever may not begin to lead a group by a campaign may not by acquiring it, nor by being
-// named as the successor. A refusal is definite, so a Go program knows that nothing happened.
+// Policies and cordons apply to the store's routes as to all others: a node that may not
+// campaign for a group may not acquire it or be named as its successor either. A refusal is
+// definite, so a Go program knows that nothing happened.
 func TestPolicyBindsTheStore(t *testing.T) {
 	in := serve(t, memStore(t), func(c *Config) { c.Declared = true; c.MaxTTL = time.Minute })
 	s, ctx := client(in, nil), bound(t)
@@ -125,8 +125,8 @@ func TestPolicyBindsTheStore(t *testing.T) {
 	}
 }
 
-// Nor can a program on the whole Go client get round it: it does not lead what it is kept
-// from, and leads it as soon as it may.
+// A Go program cannot bypass a policy: its elector does not lead a group that a rule forbids,
+// and leads it once the rule is gone.
 func TestPolicyBindsElectors(t *testing.T) {
 	in := serve(t, memStore(t))
 	want[Group](in, 201, "PUT", "/v1/groups/billing", GroupPolicy{Members: []string{"b"}})
@@ -169,8 +169,8 @@ func TestPolicyBindsElectors(t *testing.T) {
 	}
 }
 
-// A session's TTL must suit every group that is led within it, however the group comes
-// to it.
+// A session's TTL must be within the policy of every group that it leads, whether it acquires
+// the group or is its successor.
 func TestPolicyBindsSessions(t *testing.T) {
 	in := serve(t, memStore(t))
 	want[Group](in, 201, "PUT", "/v1/groups/quick", GroupPolicy{MaxTTLMS: 5000})
@@ -184,8 +184,8 @@ func TestPolicyBindsSessions(t *testing.T) {
 	refused(in, 409, "no_successor", "POST", "/v1/groups/quick/transfer?to=a&force=true", nil)
 }
 
-// Who stands in line is bound by what is laid down when the group falls vacant, not when
-// it began to wait.
+// The policy at the moment when the group becomes vacant applies to waiting candidates, not
+// the policy when they began to wait.
 func TestPolicyBindsWaiters(t *testing.T) {
 	in := serve(t, memStore(t))
 	for name, wait := range map[string]func() reply{
@@ -219,8 +219,8 @@ func (in *instance) waiting(group string) int {
 	return in.svc.feed.Followers(group)
 }
 
-// A cool-down that belongs to a step-down which was refused, by the leader or because it
-// could not be asked, does not stay behind.
+// If a step-down is refused, by the leader or because it could not be asked, its cool-down is
+// removed.
 func TestCoolDownOfARefusal(t *testing.T) {
 	st := memStore(t)
 	in, ctx := serve(t, st), bound(t)
@@ -257,14 +257,14 @@ func TestCoolDownOfARefusal(t *testing.T) {
 	again()
 }
 
-// Groups that were created and never led are listed in their place, page by page, to those
-// who may observe them; deleted ones are not.
+// Groups that were created and never led are listed by name, page by page, to callers that
+// may observe them. Deleted groups are not listed.
 func TestCreatedAreListed(t *testing.T) {
 	admin := &caller{name: "admin", rules: []rule{{"", []auth.Verb{auth.Admin, auth.Observe, auth.Campaign}}}}
 	some := &caller{name: "some", rules: []rule{{"g-1", []auth.Verb{auth.Observe}}}}
 	in, _ := gated(t, []*caller{admin, some})
 	var names []string
-	for i := range 130 { // more than one page of the list holds
+	for i := range 130 { // more than fits on one page
 		names = append(names, fmt.Sprintf("g-%03d-%s", i, strings.Repeat("x", 50)))
 	}
 	for _, i := range []int{7, 8, 129} {

@@ -113,8 +113,8 @@ func (s *Service) waitOf(w http.ResponseWriter, r *http.Request) (time.Duration,
 	return d, nil
 }
 
-// outlast moves the deadlines of the connection behind a wait. If the read deadline of the
-// server passed, it would look as if the caller had gone.
+// outlast extends the deadlines of the connection beyond a wait. If the server's read
+// deadline passed, it would look as if the caller had disconnected.
 func (s *Service) outlast(w http.ResponseWriter, d time.Duration) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
@@ -133,7 +133,7 @@ func (s *Service) backoff(p policy, v store.View) time.Duration {
 	return max(ttl/4, 100*time.Millisecond)
 }
 
-// look reads the group and the rules for it at the same time.
+// look reads the group and the rules for it concurrently.
 func (s *Service) look(ctx context.Context, c *contest) (v store.View, node store.Attributes, err error) {
 	var all sync.WaitGroup
 	var viewErr error
@@ -144,7 +144,7 @@ func (s *Service) look(ctx context.Context, c *contest) (v store.View, node stor
 }
 
 // contend campaigns and returns the view in which the candidate leads. If it fails, the view
-// is what is known of the leader.
+// has the leader, if that is known.
 func (s *Service) contend(ctx context.Context, c *contest) (store.View, error) {
 	v, node, err := s.look(ctx, c)
 	if err != nil {

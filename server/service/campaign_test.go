@@ -10,7 +10,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// A campaign for a vacant group leads, with a term that grows with each one; others are told who leads and when to come back.
+// A campaign for a vacant group wins, with a larger term each time. Other candidates learn who leads and when to retry.
 func TestCampaign(t *testing.T) {
 	in := serve(t, memStore(t))
 	first := want[Leading](in, 200, "POST", "/v1/groups/billing/campaign",
@@ -32,7 +32,7 @@ func TestCampaign(t *testing.T) {
 	}
 }
 
-// Of many campaigns at the same time one leads.
+// One of many concurrent campaigns wins.
 func TestCampaignsAtOnce(t *testing.T) {
 	in := serve(t, memStore(t))
 	for round := range 10 {
@@ -59,8 +59,8 @@ func TestCampaignsAtOnce(t *testing.T) {
 	}
 }
 
-// The same call that arrives at two instances at the same time leads once, and both
-// are told of the same term.
+// If the same call arrives at two instances at the same time, it wins once, and both answers
+// have the same term.
 func TestTwin(t *testing.T) {
 	store := memStore(t)
 	other := serve(t, store)
@@ -73,7 +73,7 @@ func TestTwin(t *testing.T) {
 	}
 }
 
-// A batch in which another was faster for one group still leads the others.
+// A batch that loses one group to another candidate still leads the others.
 func TestBatchConflict(t *testing.T) {
 	store := memStore(t)
 	other := serve(t, store)
@@ -85,8 +85,8 @@ func TestBatchConflict(t *testing.T) {
 	}
 }
 
-// A renewal extends the lease of the leader, and tells everybody else, and a leader
-// whose session has ended, that they do not lead.
+// A renewal extends the leader's lease. Any other caller, and a leader whose session has
+// ended, learns that it does not lead.
 func TestRenew(t *testing.T) {
 	st := memStore(t)
 	in := serve(t, st)
@@ -110,7 +110,7 @@ func TestRenew(t *testing.T) {
 	wrong.Handle = handle{"here", "s99", "billing"}.String()
 	refused(in, 409, "not_leader", "POST", path, wrong)
 
-	other := serve(t, st) // knows nothing of the session
+	other := serve(t, st) // has not seen the session
 	wrong = ok
 	wrong.NodeID = "b"
 	refused(other, 403, "not_your_session", "POST", path, wrong)
@@ -127,8 +127,8 @@ func TestRenew(t *testing.T) {
 	refused(other, 409, "not_leader", "POST", path, ok)
 }
 
-// Nobody keeps another's session alive by showing its handle: a renewal under the wrong
-// name does not reach the engine.
+// A handle alone does not keep another node's session alive: a renewal with the wrong node id
+// does not reach the engine.
 func TestRenewTouchesNothingForeign(t *testing.T) {
 	store := &countingStore{Store: memStore(t)}
 	in := serve(t, store)
@@ -143,8 +143,8 @@ func TestRenewTouchesNothingForeign(t *testing.T) {
 	}
 }
 
-// Resigning frees the group once and for all: repeated it has the same answer, also
-// when another leads by then, and frees nothing of the other's.
+// Resigning frees the group. A repeated call has the same answer, even if another node leads
+// by then, and does not affect that node.
 func TestResign(t *testing.T) {
 	in := serve(t, memStore(t))
 	a := lead(in, "billing", "a")
@@ -161,8 +161,8 @@ func TestResign(t *testing.T) {
 	}
 }
 
-// Whoever waits in line leads when the group falls vacant: by resignation, by expiry of a
-// leader that said nothing more, and by being named the successor.
+// A waiting candidate leads when the group becomes vacant: after a resignation, after the
+// leader's session expired, and as the named successor.
 func TestWait(t *testing.T) {
 	store := memStore(t)
 	in := serve(t, store)
@@ -184,7 +184,7 @@ func TestWait(t *testing.T) {
 	late, first := waiting("late", 0), waiting("first", 5)
 	renewed := RenewRequest{NodeID: "a", Term: a.Term, Handle: a.Handle}
 	want[Renewed](in, 200, "POST", "/v1/groups/billing/renew", renewed)
-	// a says nothing more and runs out; both sessions that wait outlive it.
+	// a sends no more renewals and expires; both waiting sessions outlive it.
 	l := <-first
 	if l.Term != 2 || l.LeaderNodeID != "first" {
 		t.Fatalf("after the expiry: %+v", l)
@@ -203,7 +203,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// A wait that is over says who leads, and its caller is no candidate any more.
+// When a wait ends, the answer names the leader, and the caller is no longer a candidate.
 func TestWaitEnds(t *testing.T) {
 	store := memStore(t)
 	in := serve(t, store)
@@ -218,7 +218,7 @@ func TestWaitEnds(t *testing.T) {
 	refused(in, 400, "bad_wait", "POST", "/v1/groups/billing/campaign?wait=1h", CampaignRequest{NodeID: "b"})
 }
 
-// One session leads many groups with one keep-alive; what it leads ends with it.
+// One keep-alive renews all groups that a session leads; all these terms end with the session.
 func TestSessions(t *testing.T) {
 	store := memStore(t)
 	in := serve(t, store)
@@ -253,7 +253,7 @@ func TestSessions(t *testing.T) {
 	refused(in, 404, "no_leader", "GET", "/v1/groups/extra/leader", nil)
 }
 
-// A session that waits for many groups is answered as soon as it leads some of them.
+// A batch that waits is answered as soon as it leads one of its groups.
 func TestBatchWaits(t *testing.T) {
 	in := serve(t, memStore(t))
 	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"g*"}, TTLMS: 10_000})
@@ -275,8 +275,8 @@ func TestBatchWaits(t *testing.T) {
 	}
 }
 
-// What an engine that does not answer means to callers: no renewal is confirmed, and a
-// read is answered only as stale as was allowed.
+// While the engine does not answer, no renewal is confirmed, and a read is answered from the
+// cache only within the staleness that the caller allowed.
 func TestNoQuorum(t *testing.T) {
 	store := &countingStore{Store: memStore(t)}
 	in := serve(t, store, func(c *Config) { c.CallTimeout = 200 * time.Millisecond })
@@ -304,8 +304,8 @@ func TestNoQuorum(t *testing.T) {
 	}
 }
 
-// Stale answers say how old they are, are never older than a quarter of the TTL, and go
-// on without the engine until then.
+// Stale answers carry their age, are at most a quarter of the TTL old, and until then do not
+// need the engine.
 func TestStale(t *testing.T) {
 	store := &countingStore{Store: memStore(t)}
 	in := serve(t, store, func(c *Config) { c.TTL = 4 * time.Second; c.CallTimeout = 200 * time.Millisecond })

@@ -24,7 +24,7 @@ func (s *confirmingStore) KeepAlive(ctx context.Context, id store.SessionID, gro
 	return s.Store.KeepAlive(ctx, id, groups...)
 }
 
-// A renewal is one keep-alive, and no read; and who gave the group up, or whose session has
+// A renewal costs one keep-alive and no read. A caller that resigned, or whose session has
 // ended, is told so.
 func TestRenewalIsOneCall(t *testing.T) {
 	st := &confirmingStore{Store: memStore(t)}

@@ -23,8 +23,8 @@ func document(t testing.TB, s *Service) object {
 	return doc
 }
 
-// conforms compares an answer with the OpenAPI document: the path is described, its
-// status is, and the body has the shape that it says.
+// conforms checks an answer against the OpenAPI document: its path and status are described,
+// and its body matches the schema.
 func conforms(t testing.TB, doc object, method, target string, r reply) {
 	t.Helper()
 	u, err := url.Parse(target)
@@ -69,7 +69,7 @@ func conforms(t testing.TB, doc object, method, target string, r reply) {
 	}
 }
 
-// operation finds what describes a request.
+// operation finds the description of a request.
 func operation(doc object, method, path string) object {
 	if !strings.HasPrefix(path, "/v1/") {
 		path = "/v1" + path

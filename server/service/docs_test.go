@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write the table of routes into docs/api
 
 const apiDoc = "../../docs/api.md"
 
-// between returns what stands in the document between two marks.
+// between returns the text between two marks of the document.
 func between(t *testing.T, text, mark string) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(text, "<!-- "+mark+" -->\n")
@@ -33,7 +33,7 @@ func between(t *testing.T, text, mark string) string {
 	return inside
 }
 
-// on says in one word which groups a route asks for.
+// on names the groups that a route is about in one word.
 func on(r Route) string {
 	if r.Verb == auth.Open {
 		return ""
@@ -49,7 +49,7 @@ func on(r Route) string {
 	return "group"
 }
 
-// routeTable is the table as the document shows it.
+// routeTable renders the routes as the document shows them.
 func routeTable(routes []Route) string {
 	var b strings.Builder
 	b.WriteString("| route | without credentials |")
@@ -78,8 +78,8 @@ func routeTable(routes []Route) string {
 	return b.String()
 }
 
-// The table of routes and roles in docs/api.md is that which is served. TestRoutesAndRoles
-// asks each of them in each role.
+// The table of routes and roles in docs/api.md matches the routes that are served.
+// TestRoutesAndRoles calls each route in each role.
 func TestRouteTable(t *testing.T) {
 	text, err := os.ReadFile(apiDoc)
 	if err != nil {
@@ -98,8 +98,8 @@ func TestRouteTable(t *testing.T) {
 	}
 }
 
-// codesIn finds the codes of problems in the source of a package: a Code of a composite
-// literal, the argument of a helper, and the constants of the wire.
+// codesIn finds the problem codes in the source of a package: Code fields of composite
+// literals, arguments of helpers, and constants of package wire.
 func codesIn(t *testing.T, dir string) (codes []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -151,14 +151,14 @@ func codesIn(t *testing.T, dir string) (codes []string) {
 	return codes
 }
 
-// docs/api.md explains every code that a refusal can have, and no other.
+// docs/api.md explains every code that a refusal can have, and no other code.
 func TestCodeTable(t *testing.T) {
 	listed := explained(t)
 	given := []string{"quota_" + string(auth.GroupsHeld), "quota_" + string(auth.CandidateIn), rules.NotAMember, rules.CoolingDown, rules.Cordoned}
 	for _, dir := range []string{".", "../auth", "../storeapi", "../httpapi", "../../store/remote/wire"} {
 		given = append(given, codesIn(t, dir)...)
 	}
-	// The ledger, nodes and workers alone give these.
+	// Only the ledger, nodes and workers return these.
 	given = slices.DeleteFunc(given, func(code string) bool { return code == "foreign_host" || code == "foreign_origin" })
 	slices.Sort(given)
 	given = slices.Compact(given)

@@ -15,13 +15,13 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// countingStore counts calls, and can be down: then its calls end with their context and
-// no answer, as those of an engine without a quorum.
+// countingStore counts calls. While it is down, its calls get no answer and end with their
+// context, as with an engine without a quorum.
 type countingStore struct {
 	store.Store
 	beats, reads, watches atomic.Int64
 	down                  atomic.Bool
-	newer                 atomic.Bool  // it has what a newer version wrote
+	newer                 atomic.Bool  // its records have a newer format
 	slow                  atomic.Int64 // how long a read takes, in ns
 }
 
@@ -104,7 +104,7 @@ func grep(text, part string) string {
 	return strings.Join(found, "")
 }
 
-// lateStore lets something happen just before the first Acquire.
+// lateStore calls a function just before the first Acquire.
 type lateStore struct {
 	store.Store
 	once   sync.Once

@@ -58,8 +58,8 @@ func detail(r reply) string {
 	return p.Detail
 }
 
-// A renewal without a handle is of the term that it names, by the node that leads in it, and of
-// no other. To resign takes the handle: a mistake there would let another lead at once.
+// A renewal without a handle applies only to the term that it names, and only if that node leads in it. Resigning needs
+// the handle, because a mistake would let another node lead at once.
 func TestWithoutHandle(t *testing.T) {
 	in := serve(t, memStore(t))
 	l := lead(in, "billing", "a")
@@ -82,8 +82,8 @@ func TestWithoutHandle(t *testing.T) {
 	refused(in, 409, "not_leader", "POST", "/groups/billing/renew", RenewRequest{NodeID: "a", Term: l.Term})
 }
 
-// extend_by is granted as the TTL of the session, which is fixed when it is opened, and the
-// answer says so. A session is extended as a whole, and the answer says of how many groups.
+// extend_by is granted as the TTL of the session, which is fixed when the session is opened, and the answer says so. It
+// extends the whole session, and the answer has the number of groups.
 func TestExtendBy(t *testing.T) {
 	in := serve(t, memStore(t))
 	s := want[Session](in, 201, "POST", "/sessions", SessionRequest{NodeID: "a", Groups: []string{"*"}, TTLMS: 60_000})
@@ -103,8 +103,8 @@ func TestExtendBy(t *testing.T) {
 	refused(in, 400, "bad_argument", "POST", "/groups/g1/renew", fmt.Sprintf(`{"node_id":"a","term":%d,"extend_by":"1s","extend_by_ms":2}`, b.Led[0].Term))
 }
 
-// extend_by prolongs nothing beyond what the answer says: the next one leads after the TTL,
-// and then the former leader cannot extend its term.
+// extend_by extends the lease only as far as the answer says: the next candidate leads after
+// the TTL, and then the former leader cannot extend its term.
 func TestExtendByEnds(t *testing.T) {
 	t.Parallel()
 	in := serve(t, memStore(t))
@@ -124,15 +124,15 @@ func TestExtendByEnds(t *testing.T) {
 	}
 }
 
-// Every answer to or about a leader has an expiry: a time of day that moves with renewals, no
-// later than the TTL allows.
+// Every answer to or about a leader has an expiry: a wall-clock time that moves with renewals
+// and is never later than the TTL allows.
 func TestExpiry(t *testing.T) {
 	store := memStore(t)
 	in, other := serve(t, store), serve(t, store)
 	fits := func(what, expiry string, from time.Time, ttl time.Duration) {
 		t.Helper()
 		at, err := time.Parse(time.RFC3339, expiry)
-		// Written in full milliseconds.
+		// The expiry is rounded to milliseconds.
 		if err != nil || at.Before(from.Add(-time.Millisecond)) || at.After(time.Now().Add(ttl)) {
 			t.Errorf("%s: %q (%v) is not within %v from %v", what, expiry, err, ttl, from)
 		}
@@ -152,7 +152,7 @@ func TestExpiry(t *testing.T) {
 	fits("batch", want[Batch](in, 200, "POST", "/sessions/"+s.Handle+"/campaign", BatchRequest{Groups: []string{"g1"}}).Expiry, from, ttl)
 }
 
-// No answer, event or refusal calls the term or the leader by another name.
+// Answers, events and refusals always use the same field names for the term and the leader.
 func TestVocabulary(t *testing.T) {
 	in := serve(t, memStore(t))
 	schemas := in.doc["components"].(object)["schemas"].(object)
@@ -186,14 +186,14 @@ func TestVocabulary(t *testing.T) {
 	resign(in, l)
 }
 
-// otherNames are words for a term and a leader that the API does not use.
+// otherNames are field names for a term and a leader that the API does not use.
 var otherNames = []string{"token", "holder", "leader", "leader_id", "current_token"}
 
-// goWords is what an error looks like that was written for Go programmers.
+// goWords matches errors that were written for Go programmers.
 var goWords = regexp.MustCompile(`(^|: )(json|lease|service|steer|access|feed|fence|http|context|tenure|strconv|time|mem|etcd|kv): |\bGo (value|struct)|\b[a-z]+\.[A-Z]\w+|\bu?int(8|16|32|64)\b|context deadline|<nil>`)
 
-// spoken checks the words of a refusal. Every refusal of every test passes through it, but
-// for those of the store, which are for Go.
+// spoken checks the wording of a refusal. It checks every refusal in these tests except those
+// of the store's routes, which are for Go programs.
 func spoken(t testing.TB, what string, r reply) {
 	t.Helper()
 	var p object
@@ -210,7 +210,7 @@ func spoken(t testing.TB, what string, r reply) {
 	}
 }
 
-// Each field of each body is refused in plain words when its value is of another type.
+// A field with a value of the wrong type is refused in plain words, for each field of each body.
 func TestWrongTypes(t *testing.T) {
 	in := serve(t, memStore(t))
 	schemas := in.doc["components"].(object)["schemas"].(object)
@@ -237,8 +237,8 @@ func TestWrongTypes(t *testing.T) {
 	}
 }
 
-// Candidates that lose at the same time are told to come back at different times, none
-// earlier than the policy says.
+// Candidates that lose at the same time get different retry times, none earlier than the
+// policy says.
 func TestRetryIsJittered(t *testing.T) {
 	in := serve(t, memStore(t))
 	want[Group](in, 201, "PUT", "/groups/billing", GroupPolicy{BackoffMS: 10_000})
@@ -258,7 +258,7 @@ func TestRetryIsJittered(t *testing.T) {
 	}
 }
 
-// ahead is a clock that can be moved on.
+// ahead is a clock that can be advanced.
 type ahead struct{ by atomic.Int64 }
 
 func (c *ahead) Now() clock.Instant {
@@ -266,8 +266,8 @@ func (c *ahead) Now() clock.Instant {
 }
 func (c *ahead) NewTimer() clock.Timer { return clock.NewRuntimeTimer(c) }
 
-// held_ms is added to a time of the client's clock, so it is less than what passed on the
-// service's by as much as the two may differ.
+// A client adds held_ms to a time of its own clock, so held_ms is the elapsed time of the
+// service's clock, reduced by the allowed drift.
 func TestHeldIsReducedByDrift(t *testing.T) {
 	c := &ahead{}
 	store := &countingStore{Store: memStore(t)}
@@ -287,7 +287,7 @@ func TestHeldIsReducedByDrift(t *testing.T) {
 	})
 	c.by.Add(int64(2 * time.Second))
 	before := store.beats.Load()
-	// The first of them may have been sent before.
+	// The first keep-alive may have been sent earlier.
 	eventually(t, "b is kept alive", func() bool { return store.beats.Load() >= before+2 })
 	want[Resigned](in, 200, "POST", "/groups/billing/resign", ResignRequest{NodeID: "a", Term: l.Term, Handle: l.Handle, Successor: "b"})
 	r := <-won
@@ -301,8 +301,8 @@ func TestHeldIsReducedByDrift(t *testing.T) {
 	}
 }
 
-// A long poll without a cursor answers at once with the present and the first cursor; behind
-// it comes the next change and nothing that was seen.
+// A long poll without a cursor returns the current state and a cursor at once. A poll with
+// that cursor returns the next change and nothing older.
 func TestFirstCursor(t *testing.T) {
 	in := serve(t, memStore(t))
 	l := lead(in, "billing", "a")

@@ -13,8 +13,8 @@ import (
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
-// fuzzed is a service that begins anew after a while, so that what one run leaves behind
-// does not slow down all that follow.
+// fuzzed replaces its service from time to time, so that the state of earlier runs does not
+// slow down later ones.
 type fuzzed struct {
 	svc    *Service
 	store  *mem.Store
@@ -35,7 +35,7 @@ func (z *fuzzed) service(t testing.TB) *Service {
 		t.Fatal(err)
 	}
 	z.svc, z.served = svc, 0
-	// Somebody leads, so that renewals and resignations have something to find.
+	// Elect leaders, so that renewals and resignations find a term.
 	for _, body := range []string{`{"node_id":"a"}`, `{"node_id":"b"}`} {
 		w := httptest.NewRecorder()
 		svc.ServeHTTP(w, local("POST", "/v1/groups/"+body[12:13]+"/campaign", "", body))
@@ -53,7 +53,7 @@ func (z *fuzzed) close() {
 	}
 }
 
-// local is a request from this machine.
+// local makes a request from a loopback address.
 func local(method, path, query, body string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "/", strings.NewReader(body))
 	r.Method, r.URL.Path, r.URL.RawQuery = method, path, query
@@ -61,9 +61,8 @@ func local(method, path, query, body string) *http.Request {
 	return r
 }
 
-// Whatever method, path, query, header and body are sent, to whichever route or to none,
-// nothing panics, nothing is the service's own fault, and every refusal is a problem with a
-// code and words.
+// No combination of method, path, query, header and body makes any route panic or answer with
+// a server error, and every refusal is a problem with a code and a detail.
 func FuzzRequest(f *testing.F) {
 	z := &fuzzed{}
 	f.Cleanup(z.close)
@@ -105,7 +104,7 @@ func FuzzRequest(f *testing.F) {
 			key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 			r.Header.Add(key, value)
 		}
-		// It is the caller's own fault if it does not wait.
+		// A timeout that the caller sets too short would look like a server error.
 		r.Header.Del(wire.TimeoutHeader)
 		w := httptest.NewRecorder()
 		svc := z.service(t)
@@ -114,7 +113,7 @@ func FuzzRequest(f *testing.F) {
 		if took := time.Since(begin); took > 30*time.Second {
 			t.Errorf("%q %q?%q %q took %v", method, path, query, body, took)
 		}
-		// A caller that has gone away, as that of a stream must, is owed no answer.
+		// A caller that has disconnected gets no answer. Streams end only this way.
 		if w.Code < http.StatusBadRequest || ctx.Err() != nil {
 			return
 		}

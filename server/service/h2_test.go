@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A stream over HTTP/2 that has nothing to say for longer than a write may take lives on,
-// and tells what happens then.
+// An HTTP/2 stream that is idle for longer than the write timeout stays open and sends the
+// next event.
 func TestIdleStreamOverHTTP2(t *testing.T) {
 	const write = 200 * time.Millisecond
 	in := serve(t, memStore(t), func(c *Config) { c.WriteTimeout, c.Heartbeat = write, time.Minute })
@@ -16,7 +16,7 @@ func TestIdleStreamOverHTTP2(t *testing.T) {
 	srv.EnableHTTP2 = true
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
-	t.Cleanup(in.svc.Drain) // its streams, before the server waits for them
+	t.Cleanup(in.svc.Drain) // ends its streams before the server waits for them
 	over := *in
 	over.url, over.http = srv.URL, srv.Client()
 	if resp, err := over.http.Get(srv.URL + "/healthz"); err != nil || resp.ProtoMajor != 2 || resp.Body.Close() != nil || resp.StatusCode != http.StatusOK {

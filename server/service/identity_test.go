@@ -26,7 +26,7 @@ const (
 )
 
 // process campaigns for the group billing as node-1, as one process would, and returns its
-// token. It returns 0 if it does not lead soon.
+// token, or 0 if it is not elected soon.
 type process func(t *testing.T) fence.Token
 
 // paths are the ways by which a process can campaign.
@@ -39,7 +39,7 @@ func paths(in *instance, st store.Store) map[string]func() process {
 					t.Errorf("%v, %v", r, err)
 				}
 				if r.status == 409 {
-					return 0 // the term in it is the leader's
+					return 0 // the term in the answer is the leader's
 				}
 				return decode[Leading](t, r).Term
 			}
@@ -103,9 +103,9 @@ func paths(in *instance, st store.Store) map[string]func() process {
 	}
 }
 
-// Two processes with one node id never get the same token, whichever way each of them
-// campaigns: the second one is refused or waits. This holds while the first one says
-// nothing, which to the second is the same as being paused or cut off.
+// Two processes with one node id never get the same token, however each of them campaigns:
+// the second one is refused or waits. That holds while the first one is silent, because the
+// second cannot distinguish this from a pause or a partition.
 func TestOneTokenOneProcess(t *testing.T) {
 	names := []string{"http", "http with an instance", "http that waits", "http session", "remote", "library"}
 	for _, one := range names {
@@ -123,8 +123,8 @@ func TestOneTokenOneProcess(t *testing.T) {
 	}
 }
 
-// A retry is recognised by node id and instance, at every instance of the service: it has
-// the same answer. Another process is told so, with the leader and since when it leads.
+// A retry is recognised by node id and instance, at every instance of the service, and has the same answer. Another
+// process with that node id is refused and learns who leads and since when.
 func TestRetryByInstance(t *testing.T) {
 	st := memStore(t)
 	in, other := serve(t, st), serve(t, st)
@@ -174,8 +174,8 @@ func TestRetryByInstance(t *testing.T) {
 	}
 }
 
-// A session that is opened again by the same instance is the same one, and no other
-// instance's; the session of a campaign is not the one that the client opened.
+// Opening a session again from the same instance returns the same session; another instance
+// gets another one. The session of a campaign is not the one that the client opened.
 func TestSessionByInstance(t *testing.T) {
 	store := memStore(t)
 	in, other := serve(t, store), serve(t, store)
@@ -202,9 +202,9 @@ func TestSessionByInstance(t *testing.T) {
 	want[Beat](other, 200, "POST", "/v1/sessions/"+first.Handle+"/keepalive", nil)
 }
 
-// Processes that use one node id are counted, and logged once for a node, without what
-// would let the reader of a log act for them. A restarted instance of the service still
-// notices.
+// Processes that share a node id are counted, and logged once for each node, without the
+// secrets that would let a reader of the log act for them. A restarted instance of the
+// service reports them too.
 func TestDuplicateNodeIDsAreReported(t *testing.T) {
 	st := memStore(t)
 	var mu sync.Mutex
@@ -256,8 +256,8 @@ func (w *lockedWriter) Write(p []byte) (int, error) {
 	return w.to.Write(p)
 }
 
-// drops makes a waiting call whose client goes away when the returned function is called,
-// which returns when the connection is closed.
+// drops starts a waiting call. The function that it returns makes the client disconnect, and
+// returns when the connection is closed.
 func (in *instance) drops(path string, body any) (drop func()) {
 	in.t.Helper()
 	data, err := json.Marshal(body)
@@ -292,9 +292,9 @@ func nodesOf(in *instance, group string) string {
 	return strings.Join(all, " ")
 }
 
-// Whoever has left is no candidate: a client that resigned, one whose wait ended, one that
-// lost the race, and one whose connection is closed. A transfer to it is refused. With
-// TENURE_ROUNDS=50 it is tried as often.
+// A client that resigned, whose wait ended, that lost, or whose connection is closed is no
+// longer a candidate, and a transfer to it is refused. TENURE_ROUNDS sets the number of
+// repetitions.
 func TestWhoLeftIsNoCandidate(t *testing.T) {
 	n, _ := rounds(t)
 	for _, instance := range []string{"", instanceB} {
@@ -329,7 +329,7 @@ func TestWhoLeftIsNoCandidate(t *testing.T) {
 	}
 }
 
-// A service that stops leaves no candidates behind whose clients it sends away.
+// A service that stops leaves no candidates behind for the clients that it disconnects.
 func TestDrainLeavesNoCandidates(t *testing.T) {
 	store := memStore(t)
 	in, other := serve(t, store), serve(t, store)
@@ -349,7 +349,7 @@ func TestDrainLeavesNoCandidates(t *testing.T) {
 	}
 }
 
-// closingStore lets something happen just before the first Close.
+// closingStore calls a function just before the first Close.
 type closingStore struct {
 	store.Store
 	once   sync.Once
@@ -361,9 +361,9 @@ func (s *closingStore) End(ctx context.Context, id store.SessionID, why store.Re
 	return s.Store.End(ctx, id, why, seen...)
 }
 
-// A call that ends leaves alone the session with which a retry at another instance of the
-// service has come to lead meanwhile: whoever waits for its answer is told of the same term,
-// and if nobody does the session lives on.
+// A call that ends does not close its session if a retry at another instance of the service
+// leads with that session. A caller that still waits for the first call gets the same term;
+// without one, the session lives on.
 func TestAbandonLeavesTheRetryAlone(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		plain := memStore(t)
@@ -373,7 +373,7 @@ func TestAbandonLeavesTheRetryAlone(t *testing.T) {
 		b := CampaignRequest{NodeID: "b", Instance: instanceB}
 		closing := make(chan Leading, 1)
 		store.before = func() {
-			// The first call has seen that another leads, and is about to close its session.
+			// The first call has seen another leader, and is about to close its session.
 			resign(other, a)
 			closing <- want[Leading](other, 200, "POST", "/v1/groups/shipping/campaign", b)
 		}
@@ -397,7 +397,7 @@ func TestAbandonLeavesTheRetryAlone(t *testing.T) {
 	}
 }
 
-// wonStore lets something happen just after the first Acquire.
+// wonStore calls a function just after the first Acquire.
 type wonStore struct {
 	store.Store
 	once  sync.Once
@@ -410,8 +410,8 @@ func (s *wonStore) Acquire(ctx context.Context, id store.SessionID, seen ...stor
 	return granted, err
 }
 
-// A client without an instance that has gone away when its campaign is won leaves no
-// leader behind that nobody knows of.
+// If a client without an instance has disconnected when its campaign wins, the service leaves
+// no leader behind.
 func TestWinForNobody(t *testing.T) {
 	plain := memStore(t)
 	ctx, leave := context.WithCancel(t.Context())
@@ -425,8 +425,8 @@ func TestWinForNobody(t *testing.T) {
 	}
 }
 
-// A session that the client opened outlives the terms that are led within it, also if it
-// stands for one group only.
+// A session that the client opened outlives the terms in it, even if its scope is a single
+// group.
 func TestResignKeepsTheClientsSession(t *testing.T) {
 	in := serve(t, memStore(t))
 	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"billing"}})

@@ -20,8 +20,7 @@ import (
 	"github.com/tenurehq/tenure/store/mem"
 )
 
-// patience bounds every wait of these tests: much longer than anything takes, also on a
-// machine that is busy with something else.
+// patience bounds every wait of these tests. It is long enough for a busy machine.
 const patience = 20 * time.Second
 
 // instance is a service that listens.
@@ -40,7 +39,7 @@ func memStore(t testing.TB) *mem.Store {
 	return store
 }
 
-// backup copies what the engine knows. The function it returns sets the engine back to it.
+// backup copies the state of the engine. The function that it returns restores it.
 func backup(store *mem.Store) (restore func()) {
 	var kept *mem.Snapshot
 	store.Driver.Do(func(_ clock.Instant, e *mem.Engine) { kept = e.Snapshot() })
@@ -49,8 +48,8 @@ func backup(store *mem.Store) (restore func()) {
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// serve starts an instance over a store. Tests that call it make every request be
-// compared with the OpenAPI document.
+// serve starts an instance over a store. Every answer to a test is checked against the
+// OpenAPI document.
 func serve(t testing.TB, store store.Store, change ...func(*Config)) *instance {
 	t.Helper()
 	cfg := Config{Store: store, Log: quiet(), TTL: 5 * time.Second}
@@ -87,7 +86,7 @@ func serve(t testing.TB, store store.Store, change ...func(*Config)) *instance {
 	return in
 }
 
-// reply is an answer that was read whole.
+// reply is a complete answer.
 type reply struct {
 	status int
 	header http.Header
@@ -151,7 +150,7 @@ func (in *instance) try(method, path string, body any, headers ...header) (reply
 	return reply{resp.StatusCode, resp.Header, data}, err
 }
 
-// want asks, demands a status and reads the answer into a value.
+// want makes a request, requires a status and decodes the answer.
 func want[T any](in *instance, status int, method, path string, body any, headers ...header) T {
 	in.t.Helper()
 	r := in.ask(method, path, body, headers...)
@@ -165,7 +164,7 @@ func want[T any](in *instance, status int, method, path string, body any, header
 	return v
 }
 
-// refused asks and demands a problem.
+// refused makes a request and requires a problem.
 func refused(in *instance, status int, code, method, path string, body any, headers ...header) reply {
 	in.t.Helper()
 	r := in.ask(method, path, body, headers...)
@@ -185,7 +184,7 @@ func resign(in *instance, l Leading) {
 	want[Resigned](in, 200, "POST", "/v1/groups/"+l.Group+"/resign", ResignRequest{NodeID: l.LeaderNodeID, Term: l.Term, Handle: l.Handle})
 }
 
-// eventually polls for something that takes a while.
+// eventually polls until f returns true.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -202,7 +201,7 @@ type sse struct {
 	feed.Event
 }
 
-// listener reads a stream.
+// listener reads a stream of events.
 type listener struct {
 	t      testing.TB
 	events chan sse
@@ -280,7 +279,7 @@ func (l *listener) next() sse {
 	return sse{}
 }
 
-// hears demands an event.
+// hears requires that the next event is this one.
 func (l *listener) hears(group, state string, token uint64) sse {
 	l.t.Helper()
 	e := l.next()

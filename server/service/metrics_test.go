@@ -12,7 +12,7 @@ import (
 	"github.com/tenurehq/tenure/server/service/metrics"
 )
 
-// series reads one value of /metrics, "" if it is not there.
+// series reads one value of /metrics; "": there is no such series.
 func (in *instance) series(name string) string {
 	for line := range strings.Lines(string(in.ask("GET", "/metrics", nil).body)) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
@@ -28,7 +28,7 @@ func (in *instance) becomes(name, value string) {
 	eventually(in.t, name+" becomes "+value, func() bool { return in.series(name) == value })
 }
 
-// promtool has nothing to say about the metrics, with something in each of them.
+// promtool reports no problem with the metrics when each of them has a value.
 func TestMetricsAreWellFormed(t *testing.T) {
 	in := serve(t, memStore(t))
 	resign(in, lead(in, "billing", "a"))
@@ -43,8 +43,8 @@ func TestMetricsAreWellFormed(t *testing.T) {
 	}
 }
 
-// Who leads a group and what each node does can be read off the metrics, and neither grows
-// with the number of groups and nodes.
+// The metrics show who leads each group and the role of each node, and the number of series
+// is bounded.
 func TestRoleMetrics(t *testing.T) {
 	in := serve(t, memStore(t))
 	l := lead(in, "billing", "a")
@@ -71,7 +71,7 @@ func TestRoleMetrics(t *testing.T) {
 	want[Batch](in, 200, "POST", "/sessions/"+many.Handle+"/campaign", BatchRequest{Groups: groups})
 	in.becomes(`tenure_group_leader{group="other",leader_node_id="other"}`, "21") // billing has a label too
 	in.becomes(`tenure_node_role{node_id="other",role="candidate"}`, "20")
-	in.becomes(`tenure_node_role{node_id="other",role="leader"}`, "1") // z comes last
+	in.becomes(`tenure_node_role{node_id="other",role="leader"}`, "1") // z sorts last
 	text := string(in.ask("GET", "/metrics", nil).body)
 	for _, name := range []string{"tenure_group_leader{", "tenure_node_role{"} {
 		if n := strings.Count(text, name); n > metrics.Labelled+2 {
@@ -80,8 +80,8 @@ func TestRoleMetrics(t *testing.T) {
 	}
 }
 
-// A group that may be vacant is not counted as one without a leader, and a deleted group has
-// no series and is not listed. Both are as before when the policy is taken back.
+// A group that may be vacant is not counted as one without a leader. A deleted group has no
+// series and is not listed. Both effects end when the policy is reverted.
 func TestVacantAndDeletedGroups(t *testing.T) {
 	in := serve(t, memStore(t))
 	resign(in, lead(in, "job", "a"))
@@ -115,7 +115,7 @@ func TestVacantAndDeletedGroups(t *testing.T) {
 	in.becomes("tenure_groups_without_leader", "2")
 }
 
-// Each failed renewal has one of the reasons that are documented.
+// Each failed renewal has one of the documented reasons.
 func TestRenewFailureReasons(t *testing.T) {
 	in := serve(t, memStore(t))
 	l := lead(in, "billing", "a")
@@ -127,8 +127,8 @@ func TestRenewFailureReasons(t *testing.T) {
 	in.becomes(`tenure_renew_failures_total{reason="OTHER"}`, "0")
 }
 
-// A split brain is counted when a sink reports a token that contradicts the newest grant, once
-// however often it is reported, and not when the report is late.
+// A split brain is counted when a sink reports a token that contradicts the newest grant:
+// once, however often it is reported, and not if the report is late.
 func TestSplitBrainReports(t *testing.T) {
 	in := serve(t, memStore(t))
 	l := lead(in, "billing", "a")
@@ -141,7 +141,7 @@ func TestSplitBrainReports(t *testing.T) {
 	}
 	resign(in, l)
 	l = lead(in, "billing", "b")
-	report(l.Term - 1) // it was granted before this one, so nothing is wrong
+	report(l.Term - 1) // an earlier grant, so there is no contradiction
 	in.becomes("tenure_split_brain_detected_total", "0")
 	report(l.Term + 7)
 	report(l.Term + 7)

@@ -14,8 +14,8 @@ import (
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
-// A group whose record was written by a newer version is refused by that name, with what
-// to do, and no other group suffers.
+// A record that a newer version wrote is refused as newer_format with the remedy, and other
+// groups are not affected.
 func TestNewerRecord(t *testing.T) {
 	cluster := enginetest.Cluster(t, 1, enginetest.FastTicks())
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -15,8 +15,8 @@ import (
 
 type parameter = openapi.Parameter
 
-// The document that is served describes the routes of the table and no others, with
-// parameters, verbs and schemas that exist.
+// The served OpenAPI document describes exactly the routes of the table, with parameters,
+// verbs and schemas that exist.
 func TestDocument(t *testing.T) {
 	in := serve(t, memStore(t))
 	doc := want[object](in, 200, "GET", "/openapi.json", nil)
@@ -66,8 +66,8 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// The check that all tests of this package make their answers pass does bite: other
-// statuses, members that are missing, wrong or not described, are seen.
+// The conformity check that all tests use reports undescribed statuses and members that are
+// missing, wrong or not described.
 func TestConformityBites(t *testing.T) {
 	doc := document(t, serve(t, memStore(t)).svc)
 	good := `{"handle":"h","node_id":"a","groups":[],"ttl_ms":1,"deployment":"d"}`
@@ -94,7 +94,7 @@ func TestConformityBites(t *testing.T) {
 	}
 }
 
-// What is not in the table is not served, and a misspelt parameter is refused.
+// A route that is not in the table is not served, and an unknown parameter is refused.
 func TestStrict(t *testing.T) {
 	in := serve(t, memStore(t))
 	refused(in, 404, "no_such_path", "GET", "/v1/nothing", nil)
@@ -108,7 +108,7 @@ func TestStrict(t *testing.T) {
 	refused(in, 400, "bad_argument", "POST", "/v1/groups/a/campaign", CampaignRequest{NodeID: "a", Metadata: map[string]string{"k": strings.Repeat("v", 5000)}})
 }
 
-// The metrics that operators are promised are there, and groups cannot multiply them.
+// The documented metrics exist, and their number does not grow with the number of groups.
 func TestMetrics(t *testing.T) {
 	in := serve(t, memStore(t))
 	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"*"}})
@@ -143,7 +143,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// Each metric moves when what it counts happens, and back where it can.
+// Each metric changes when the event that it counts happens.
 func TestMetricsMove(t *testing.T) {
 	a := &caller{name: "a", rules: everything()}
 	nobody := &caller{name: "nobody"}
@@ -191,7 +191,7 @@ func TestMetricsMove(t *testing.T) {
 	becomes(`tenure_leader_changes_total{group="billing"}`, "2")
 }
 
-// Without a tracer there is nothing between a route and its handler.
+// Without a tracer, handlers are not wrapped.
 func TestNoTracer(t *testing.T) {
 	in := serve(t, memStore(t))
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})

@@ -49,7 +49,7 @@ func (s *Service) transfer(w http.ResponseWriter, r *http.Request, in StepDownRe
 	return s.command(w, r, operator.Order{Verb: store.Transfer, To: to, Reason: in.Reason})
 }
 
-// command finds the leader that is meant, and asks it or closes its session.
+// command finds the leader that the operator means, and asks it or closes its session.
 func (s *Service) command(w http.ResponseWriter, r *http.Request, want operator.Order) (any, error) {
 	ctx, o := r.Context(), order{Order: want, group: groupOf(r)}
 	force := r.URL.Query().Get("force")
@@ -105,7 +105,7 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, want operator.
 		out, err = s.ask(ctx, o, v)
 	}
 	if cooled != "" && (err != nil && store.Definite(err) || err == nil && out.Outcome == string(store.Refused)) {
-		// It still leads, so there is nothing to cool down from.
+		// It still leads, so remove the cool-down.
 		if err := s.operations().Warm(ctx, o.group, v.Candidate.ID, cooled); err != nil {
 			s.cfg.Log.Warn("could not remove the cool-down of a step-down that was refused", "group", o.group, "node", v.Candidate.ID, "err", err)
 		}
@@ -147,7 +147,7 @@ func (s *Service) meant(r *http.Request, group string) (store.View, error) {
 	return v, nil
 }
 
-// ask leaves a request with the session of the leader and waits for the outcome.
+// ask stores a request in the leader's session and waits for the outcome.
 func (s *Service) ask(ctx context.Context, o order, v store.View) (SteppedDown, error) {
 	out := SteppedDown{Group: o.group, Term: v.Token}
 	waiting, cancel := context.WithCancel(ctx)

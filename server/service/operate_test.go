@@ -25,8 +25,8 @@ func (in *instance) gauge(name string) string {
 	return ""
 }
 
-// A leader that is asked to step down learns it from its next renewal, and its
-// resignation is the answer; for the cool-down it is not elected again.
+// A leader learns of a step-down from its next renewal, and answers it by resigning. It is
+// not elected again during the cool-down.
 func TestStepDown(t *testing.T) {
 	store := memStore(t)
 	in, other := serve(t, store), serve(t, store)
@@ -61,8 +61,8 @@ func TestStepDown(t *testing.T) {
 	}
 }
 
-// A leader that says nothing is asked in vain, which is said; force closes its session
-// and says what else that ended.
+// A step-down of a leader that does not answer is reported as unanswered. Force closes its
+// session and reports which other terms that ended.
 func TestForce(t *testing.T) {
 	in := serve(t, memStore(t))
 	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"*"}})
@@ -85,8 +85,8 @@ func TestForce(t *testing.T) {
 	}
 }
 
-// A transfer is asked of the leader and names the successor, who must stand in line; by
-// force the session is closed and the successor takes the group.
+// A transfer asks the leader and names the successor, which must be a candidate. By force,
+// the session is closed and the successor gets the group.
 func TestTransfer(t *testing.T) {
 	store := memStore(t)
 	in := serve(t, store)
@@ -118,8 +118,8 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// A policy bounds the TTL, the members and the pause of candidates; it is versioned, and
-// deletion keeps the token.
+// A policy bounds the TTL, the members and the back-off of candidates. It has a version, and
+// deleting it keeps the token.
 func TestPolicy(t *testing.T) {
 	in := serve(t, memStore(t))
 	unfenced := false
@@ -170,7 +170,7 @@ func longMembers() []string {
 	return all
 }
 
-// A deployment can want groups to be created before they are led.
+// With Declared, a group must be created before it can be led.
 func TestDeclared(t *testing.T) {
 	in := serve(t, memStore(t), func(c *Config) { c.Declared = true })
 	refused(in, 404, "unknown_group", "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "a"})
@@ -182,7 +182,7 @@ func TestDeclared(t *testing.T) {
 	}
 }
 
-// A cordoned node begins to lead nothing, and goes on with what it leads.
+// A cordoned node begins no new term, and keeps the terms that it has.
 func TestCordon(t *testing.T) {
 	in := serve(t, memStore(t))
 	l := lead(in, "g1", "a")
@@ -232,8 +232,8 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// What an engine that was set back means: nobody leads until the epoch is raised, the
-// lower token is counted, and observers begin anew.
+// After the engine was rewound, nobody leads until the epoch is raised, the lower token is
+// counted, and observers get a reset.
 func TestRewound(t *testing.T) {
 	store := memStore(t)
 	in := serve(t, store)
@@ -253,8 +253,8 @@ func TestRewound(t *testing.T) {
 	if _, err := store.RaiseEpoch(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	// The feed is without a watch for 50 ms. A stream that does not run in that time is
-	// not told: it only tells the newest state.
+	// The feed has no watch for 50 ms. A stream that does not run in that time misses it, because
+	// a stream only sends the newest state.
 	e := w.next()
 	if e.kind == string(feed.Changed) && e.State == "unknown" {
 		e = w.next()
@@ -273,8 +273,8 @@ func TestRewound(t *testing.T) {
 	w.hears("billing", "led", uint64(n.Term))
 }
 
-// unwritable is a store whose grants are never acknowledged once it is broken, as those of
-// an engine whose disk fails.
+// unwritable is a store whose grants get no answer once it is broken, as with an engine whose
+// disk fails.
 type unwritable struct {
 	store.Store
 	broken atomic.Bool
@@ -287,8 +287,8 @@ func (s *unwritable) Acquire(ctx context.Context, id store.SessionID, seen ...st
 	return s.Store.Acquire(ctx, id, seen...)
 }
 
-// A transfer by force that the engine did not confirm is not reported as done, although
-// the leader's session is closed.
+// A forced transfer that the engine did not confirm is not reported as done, although the
+// leader's session is closed.
 func TestForcedTransferUnconfirmed(t *testing.T) {
 	store := &unwritable{Store: memStore(t)}
 	in := serve(t, store)

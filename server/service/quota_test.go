@@ -17,9 +17,8 @@ func everything() []rule {
 	return []rule{{"", auth.Verbs()}}
 }
 
-// No more stand for a group than may, whichever way they came: a campaign that waits or
-// not, a session, or the Go client. A retry is not counted again, and who resigned makes
-// room.
+// The quota of candidates holds for every way to join: a campaign with or without a wait, a
+// session, or the Go client. A retry is not counted again, and a resignation makes room.
 func TestCandidateQuota(t *testing.T) {
 	a, b, c := &caller{name: "a", rules: everything()}, &caller{name: "b", rules: everything()}, &caller{name: "c", rules: everything()}
 	in, _ := limited(t, limit.Config{Candidates: 2}, []*caller{a, b, c})
@@ -44,8 +43,8 @@ func TestCandidateQuota(t *testing.T) {
 	}
 }
 
-// An identity holds no more groups than it may, by campaign, batch or the Go client; what
-// it leads it may campaign for again.
+// An identity cannot hold more groups than its quota, by campaign, batch or the Go client. It
+// may campaign again for a group that it leads.
 func TestGroupQuota(t *testing.T) {
 	a := &caller{name: "a", rules: everything()}
 	in, _ := limited(t, limit.Config{GroupsEach: 2}, []*caller{a})
@@ -82,8 +81,8 @@ func TestGroupQuota(t *testing.T) {
 	}
 }
 
-// An identity has no more streams and waits open than it may; another's are not touched,
-// and one that is closed makes room.
+// An identity cannot have more open streams and waits than its quota. This does not affect
+// other identities, and closing one makes room.
 func TestStreamQuota(t *testing.T) {
 	a, b := &caller{name: "a", rules: everything()}, &caller{name: "b", rules: everything()}
 	in, _ := limited(t, limit.Config{StreamsEach: 2}, []*caller{a, b})
@@ -104,7 +103,7 @@ func TestStreamQuota(t *testing.T) {
 	})
 }
 
-// stoppedStore can be made to hold every listing.
+// stoppedStore can block every listing.
 type stoppedStore struct {
 	store.Store
 	stopped atomic.Bool
@@ -118,8 +117,8 @@ func (s *stoppedStore) Groups(ctx context.Context, scope store.Scope, p store.Pa
 	return s.Store.Groups(ctx, scope, p)
 }
 
-// Who asks too often is told when to come back; its renewals have an allowance of their
-// own, and when every place is taken they have places of their own.
+// A caller above its rate is told when to retry. Its renewals have a rate of their own, and
+// when all slots are in use, slots of their own.
 func TestRateAndReservedLane(t *testing.T) {
 	a, b := &caller{name: "a", rules: everything()}, &caller{name: "b", rules: everything()}
 	slow := &stoppedStore{Store: memStore(t), resume: make(chan struct{})}
@@ -142,7 +141,7 @@ func TestRateAndReservedLane(t *testing.T) {
 		t.Errorf("somebody else: %v", r)
 	}
 
-	// Two listings hang in the engine and hold every place.
+	// Two listings block in the engine and use every slot.
 	slow.stopped.Store(true)
 	done := make(chan struct{}, 2)
 	for range 2 {

@@ -14,11 +14,11 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// behindStore is an engine whose watch can be held back, so that an instance over it does
-// not see what happens.
+// behindStore is an engine whose watch can be blocked, so that an instance misses later
+// changes.
 type behindStore struct {
 	store.Ruled
-	held chan struct{} // closed: the watch says nothing more
+	held chan struct{} // closed: the watch sends nothing more
 	once sync.Once
 }
 
@@ -42,7 +42,7 @@ func (s *behindStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[st
 	}
 }
 
-// release gives a group up behind the instance's back.
+// release frees a group without the instance's knowledge.
 func release(t *testing.T, s store.Store, id store.SessionID, group string) {
 	t.Helper()
 	v, err := s.Read(t.Context(), group)
@@ -54,7 +54,7 @@ func release(t *testing.T, s store.Store, id store.SessionID, group string) {
 	}
 }
 
-// seize lets a session lead a group behind the instance's back.
+// seize makes a session the leader of a group without the instance's knowledge.
 func seize(t *testing.T, s store.Store, id store.SessionID, group string) {
 	t.Helper()
 	v, err := s.Read(t.Context(), group)
@@ -75,7 +75,7 @@ func session(t *testing.T, s store.Store, node string) store.SessionID {
 	return l.ID
 }
 
-// outcome writes an answer to a batch in one line.
+// outcome formats the answer to a batch on one line.
 func outcome(b Batch) string {
 	var out []string
 	for _, l := range b.Led {
@@ -88,7 +88,7 @@ func outcome(b Batch) string {
 	return strings.Join(out, ", ")
 }
 
-// campaigning opens a session of node a and returns how to campaign in it for groups.
+// campaigning opens a session of node a and returns a function that campaigns in it.
 func campaigning(in *instance) (store.SessionID, func(groups ...string) string) {
 	in.t.Helper()
 	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"*"}, TTLMS: 60_000})
@@ -98,9 +98,9 @@ func campaigning(in *instance) (store.SessionID, func(groups ...string) string) 
 	}
 }
 
-// A term that has ended is not reported as led because the instance has not heard of its
-// end: of what another leads that is said, what is vacant is led anew, and a node that is
-// to lead a group no more does not.
+// A batch does not report a term that has ended as led, even if the instance's watch is
+// behind. It names the leader of a group that another node leads, acquires a vacant group,
+// and does not acquire a group that the node may no longer lead.
 func TestBatchIsNotBehind(t *testing.T) {
 	store := newBehind(memStore(t))
 	in := serve(t, store)
@@ -128,8 +128,8 @@ func TestBatchIsNotBehind(t *testing.T) {
 	}
 }
 
-// A cool-down binds from the moment on in which it is written, whoever wrote it: neither a
-// batch nor several records of the store's routes go by what was read a moment ago.
+// A cool-down applies as soon as it is written, whoever wrote it: neither a batch nor the
+// store's routes use cached attributes.
 func TestCoolDownAtOnce(t *testing.T) {
 	st := memStore(t)
 	in := serve(t, st)
@@ -164,18 +164,18 @@ func TestCoolDownAtOnce(t *testing.T) {
 	}
 }
 
-// vagueStore is an engine whose grants for some groups get no answer: they take effect
-// later, if at all.
+// vagueStore is an engine whose grants for some groups get no answer and take effect later,
+// if at all.
 type vagueStore struct {
 	store.Store
-	vague atomic.Int64 // how many more
+	vague atomic.Int64 // how many more grants get no answer
 	mu    sync.Mutex
 	late  []func() error
 }
 
 var errVague = errors.New("no answer")
 
-// Limits: every group is tried for alone.
+// Caps makes callers acquire each group with a call of its own.
 func (s *vagueStore) Caps() store.Caps {
 	l := s.Store.Caps()
 	l.Batch = 1
@@ -195,9 +195,9 @@ func (s *vagueStore) Acquire(ctx context.Context, id store.SessionID, seen ...st
 	return nil, errVague
 }
 
-// A try whose answer was lost is made again, so that it cannot take effect when nobody
-// reckons with it any more; and where that has no answer either, the caller is told that
-// the outcome is open, of that group alone if it leads others.
+// An attempt without an answer is repeated, so that it cannot take effect unnoticed later. If
+// the retry has no answer either, the caller learns that the outcome for that group is
+// unknown, and which others it leads.
 func TestBatchOfUnknownOutcome(t *testing.T) {
 	st := &vagueStore{Store: memStore(t)}
 	in := serve(t, st)

@@ -31,10 +31,9 @@ func explained(t *testing.T) (codes []string) {
 	return codes
 }
 
-// Every refusal is a problem with a status, a stable code that the document explains, and
-// words that say what happened; where a leader stands in the way, who, and with which
-// token; where another try is worth it, when. Each code that a caller can bring about is
-// brought about here.
+// Every refusal is a problem with a status, a stable code that docs/api.md explains, and a
+// detail. If another node leads, it names the leader and the term; if a retry can help, it
+// says when. This test provokes each code that a caller can provoke.
 func TestRefusals(t *testing.T) {
 	all := &caller{name: "a", rules: everything()}
 	b := &caller{name: "b", rules: []rule{{"", []auth.Verb{auth.Campaign, auth.Observe}}}}
@@ -147,7 +146,7 @@ func TestRefusals(t *testing.T) {
 	ask(all, 503, "newer_format", "POST", group("led", "/renew"), claim)
 	store.newer.Store(false)
 
-	// Those of which other tests make sure, or that nobody can bring about at will.
+	// Other tests check these, or a test cannot provoke them.
 	elsewhere := []string{
 		"rewound", "cursor_too_old", "busy", "too_many_requests", "too_many_failures",
 		"stopping", "body_incomplete", "internal", "outcome_unknown",

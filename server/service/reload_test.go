@@ -34,7 +34,7 @@ func newIssuer(t *testing.T, kid string) issuer {
 	return issuer{t, kid, key}
 }
 
-// public is the key as it stands in the file of keys.
+// public is the public key in the format of the key file.
 func (i issuer) public() string {
 	i.t.Helper()
 	der, err := x509.MarshalPKIXPublicKey(i.key.Public())
@@ -44,7 +44,7 @@ func (i issuer) public() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Headers: map[string]string{"Key-Id": i.kid}, Bytes: der}))
 }
 
-// token is a header with a JWT for a node.
+// token returns a header with a JWT for a node.
 func (i issuer) token(node string, change ...func(jwt.MapClaims)) header {
 	i.t.Helper()
 	now := time.Now()
@@ -61,8 +61,8 @@ func (i issuer) token(node string, change ...func(jwt.MapClaims)) header {
 	return header{"Authorization": "Bearer " + text}
 }
 
-// A JWT says who campaigns, renews and resigns, and for nobody else; another issuer,
-// audience or key says nothing. A key that is changed in the file is changed in the service.
+// A node with a JWT can campaign, renew and resign for itself only. JWTs with another issuer,
+// audience or key are refused. A changed key file takes effect without a restart.
 func TestJWT(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, text string) string {
@@ -107,8 +107,8 @@ func TestJWT(t *testing.T) {
 	want[Resigned](in, 200, "POST", path+"resign", ResignRequest{NodeID: "node-a", Term: l.Term, Handle: l.Handle}, two.token("node-a"))
 }
 
-// A token that is taken out of the file is refused from then on, without a restart: its
-// calls, and soon its streams and waits that are open. A new one works at once.
+// A credential that is removed from the file is refused without a restart: first its calls,
+// soon its open streams and waits. A new one works at once.
 func TestTokenTakenBack(t *testing.T) {
 	dir := t.TempDir()
 	tokens, policy := filepath.Join(dir, "credentials.json"), filepath.Join(dir, "policy.json")

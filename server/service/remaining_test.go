@@ -11,7 +11,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// closedBook is a store that does not show its sessions, for a while.
+// closedBook is a store that does not show its sessions for a while.
 type closedBook struct {
 	store.Store
 	closed atomic.Bool
@@ -43,8 +43,8 @@ func (s *closedBook) Caps() store.Caps {
 	return l
 }
 
-// An instance that does not know the leader's TTL says nothing of what is left of it, and
-// answers from memory for a quarter of the least TTL only; it learns the TTL by itself.
+// An instance that does not know the leader's TTL omits the remaining time, and answers from
+// its cache only for a quarter of the shortest TTL. It finds out the TTL by itself.
 func TestUnknownTTL(t *testing.T) {
 	engine := memStore(t)
 	lead(serve(t, engine, func(c *Config) { c.TTL = 20 * time.Second }), "billing", "a")
@@ -55,7 +55,7 @@ func TestUnknownTTL(t *testing.T) {
 	if l := want[Leader](in, 200, "GET", path, nil); l.LeaseRemainingMS != nil {
 		t.Errorf("of a TTL that it does not know it says that %d ms are left", *l.LeaseRemainingMS)
 	}
-	time.Sleep(20 * time.Millisecond) // more than a quarter of the least TTL, less than of any other
+	time.Sleep(20 * time.Millisecond) // more than a quarter of the shortest TTL, less than that of any other
 	before := store.reads.Load()
 	if l := want[Leader](in, 200, "GET", path+"?stale=1h", nil); l.AgeMS == nil || store.reads.Load() != before+1 {
 		t.Errorf("an answer that is too old was given: %+v", l)
@@ -72,7 +72,7 @@ func TestUnknownTTL(t *testing.T) {
 	eventually(t, "answers may be a quarter of it old", func() bool { return in.svc.stalest(a.View) == 5*time.Second })
 }
 
-// When the last renewal that this instance carried is older than the TTL, nothing is left.
+// If the last renewal through this instance is older than the TTL, the remaining time is zero.
 func TestNothingLeft(t *testing.T) {
 	in := serve(t, memStore(t))
 	l := lead(in, "billing", "a")

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// claim checks which term a caller says it holds. Without a handle the session is not known yet.
+// claim checks the term that a caller says it holds. Without a handle the session is not known yet.
 func (s *Service) claim(r *http.Request, node string, term fence.Token, text string) (election.Claim, handle, error) {
 	c := election.Claim{Group: groupOf(r), Node: node, Term: term}
 	if err := cmp.Or(auth.Is(r.Context(), node), store.CheckGroup(c.Group)); err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/tenurehq/tenure/store/remote"
 )
 
-// A node that lost the right to one of the groups that its session stands for keeps the
-// session alive on no route and at no instance: not by a keep-alive, not by renewing or
-// resigning another group, not by campaigning within it, not with the handle of a session
-// for that group alone. It may close it.
+// A node that lost the right to one group in the scope of its session cannot keep the session
+// alive, on any route or instance: not by a keep-alive, by renewing or resigning another
+// group, by campaigning within it, or with the handle of a session for that group alone. It
+// may close the session.
 func TestRevokedRightEndsLeadership(t *testing.T) {
 	dir := t.TempDir()
 	policy := func(prefixes ...string) string {
@@ -72,7 +72,7 @@ func TestRevokedRightEndsLeadership(t *testing.T) {
 	if err := gate.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	fresh := serve(t, st, with) // has heard of no session
+	fresh := serve(t, st, with) // has not seen any session
 	eventually(t, "the other instance sees what is led", func() bool { return len(fresh.svc.feed.Held(h.session)) == 2 })
 	before := st.beats.Load()
 	refused(fresh, 403, "denied", "POST", "/v1/groups/a-1/renew", within, n.auth())
@@ -94,7 +94,7 @@ func TestRevokedRightEndsLeadership(t *testing.T) {
 	want[Closed](in, 200, "DELETE", "/v1/sessions/"+s.Handle, nil, n.auth())
 }
 
-// handleFor is a handle whose hint its holder has made up.
+// handleFor returns a handle with a forged hint.
 func handleFor(t *testing.T, in *instance, text, hint string) string {
 	t.Helper()
 	h, err := in.svc.parseHandle(text)

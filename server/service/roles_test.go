@@ -19,20 +19,20 @@ type rule struct {
 	Verbs  []auth.Verb `json:"verbs"`
 }
 
-// caller is somebody with a token and one role.
+// caller is a client with a credential and one role.
 type caller struct {
 	name  string
 	rules []rule
 	token string
 }
 
-// gated starts an instance that knows the callers, and fills in their tokens.
+// gated starts an instance that knows the callers, and sets their credentials.
 func gated(t *testing.T, callers []*caller, change ...func(*Config)) (*instance, string) {
 	t.Helper()
 	return limited(t, limit.Config{Rate: 100_000, RenewRate: 100_000, FailRate: 100_000}, callers, change...)
 }
 
-// limited is gated with other limits.
+// limited is gated with other quotas.
 func limited(t *testing.T, limits limit.Config, callers []*caller, change ...func(*Config)) (*instance, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -99,8 +99,8 @@ func (c *caller) has(verb auth.Verb, group string) bool {
 	return false
 }
 
-// demand says what a route asks for, when its group is this one: as the table says it,
-// written down a second time so that a slip in the table is seen.
+// demand returns what a route requires for a group. It repeats the table of routes, so that a
+// mistake in the table is found.
 func demand(r Route, group string) (auth.Verb, string) {
 	switch {
 	case r.Path == "/healthz" || r.Path == "/openapi.json":
@@ -137,7 +137,7 @@ func demand(r Route, group string) (auth.Verb, string) {
 	return auth.Observe, group
 }
 
-// orElse are verbs that a route takes instead, written down a second time.
+// orElse returns the verbs that a route accepts instead. It repeats the table too.
 func orElse(r Route) []auth.Verb {
 	if r.Path == "/store/set-attributes" {
 		return []auth.Verb{auth.Campaign}
@@ -145,8 +145,8 @@ func orElse(r Route) []auth.Verb {
 	return nil
 }
 
-// Every route is served to those whose role has its verb on the group, and to nobody
-// else; a caller without credentials gets only what is open.
+// Every route serves callers whose role has its verb on the group, and nobody else. A caller
+// without credentials gets only the open routes.
 func TestRoutesAndRoles(t *testing.T) {
 	callers := []*caller{{name: "stranger"}, {name: "nobody"}}
 	for _, verb := range auth.Verbs() {
@@ -155,7 +155,7 @@ func TestRoutesAndRoles(t *testing.T) {
 			&caller{name: "all-" + string(verb), rules: []rule{{"", []auth.Verb{verb}}}})
 	}
 	in, _ := gated(t, callers)
-	callers[0].token = "" // shows nothing
+	callers[0].token = "" // sends no credential
 	seen := 0
 	for _, route := range in.svc.Routes() {
 		if route.Verb == "" {
@@ -204,8 +204,8 @@ func TestRoutesAndRoles(t *testing.T) {
 	t.Logf("%d routes, %d requests", len(in.svc.Routes()), seen)
 }
 
-// No node speaks for another: not with its name, not with its handle, and not for groups
-// beyond its prefix by way of a session.
+// No node can act for another: not with its node id, not with its handle, and not for groups
+// outside its prefix through a session.
 func TestNobodySpeaksForAnother(t *testing.T) {
 	both := []auth.Verb{auth.Campaign, auth.Observe}
 	a := &caller{name: "a", rules: []rule{{"mine-", both}}}
@@ -245,8 +245,8 @@ func TestNobodySpeaksForAnother(t *testing.T) {
 	}
 }
 
-// A step-down that the leader has not answered yet is audited as pending, and the lines of a
-// caller without a name carry its node id.
+// A step-down that the leader has not answered yet is audited as pending, and audit lines of
+// callers without an identity have their node id.
 func TestAuditPendingAndAnonymous(t *testing.T) {
 	auditPath := filepath.Join(t.TempDir(), "audit.jsonl")
 	gate, err := auth.New(auth.Config{Listen: "127.0.0.1:0", Audit: audit.File{Path: auditPath}})
@@ -269,7 +269,7 @@ func TestAuditPendingAndAnonymous(t *testing.T) {
 	})
 }
 
-// A listing shows the groups that its caller may observe.
+// A listing shows only groups that its caller may observe.
 func TestListingIsFiltered(t *testing.T) {
 	a := &caller{name: "a", rules: []rule{{"", []auth.Verb{auth.Campaign, auth.Observe}}}}
 	b := &caller{name: "b", rules: []rule{{"mine-", []auth.Verb{auth.Observe}}}}

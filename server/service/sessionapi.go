@@ -14,9 +14,8 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// handle names a session of a deployment to clients. It is opaque to them. The hint of a
-// session that the client opened is a prefix and "*"; that of a session which a campaign
-// opened is the group.
+// handle names a session of a deployment. It is opaque to clients. Its hint is the group if a
+// campaign opened the session, and a prefix and "*" if the client did.
 type handle struct {
 	deployment string
 	session    store.SessionID

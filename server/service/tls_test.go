@@ -95,7 +95,7 @@ func leaf(n int64, name string, use x509.ExtKeyUsage) *x509.Certificate {
 	return c
 }
 
-// serveTLS starts an instance behind a gate of its own, and returns its address.
+// serveTLS starts an instance with its own gate, and returns its address.
 func serveTLS(t *testing.T, cfg auth.Config) (string, *auth.Gate) {
 	t.Helper()
 	gate, err := auth.New(cfg)
@@ -126,9 +126,8 @@ func serveTLS(t *testing.T, cfg auth.Config) (string, *auth.Gate) {
 
 const nodesPolicy = `{"roles":{"node":[{"prefix":"","verbs":["campaign","observe"]}]},"names":{"node-*":["node"]}}`
 
-// Over TLS a client certificate says who is asking, all the way from the listener to the
-// handler, over HTTP/2 as well, streams included; without one a caller is told what is
-// wanted.
+// Over TLS the client certificate identifies the caller, over HTTP/2 and in streams too. A
+// caller without one is told what is required.
 func TestMutualTLS(t *testing.T) {
 	a := newAuthority(t)
 	cert, key := a.issue("server", leaf(2, "localhost", x509.ExtKeyUsageServerAuth))
@@ -182,9 +181,9 @@ func TestMutualTLS(t *testing.T) {
 	}
 }
 
-// The service's certificate, and the authorities that it believes, are changed without a
-// restart: new connections see the new certificate, and a caller whose authority is gone
-// is refused, also on the connection that it had.
+// The service's certificate and its client CAs are replaced without a restart: new
+// connections see the new certificate, and a caller whose CA was removed is refused, even on
+// an existing connection.
 func TestReloadTLS(t *testing.T) {
 	a, other := newAuthority(t), newAuthority(t)
 	cert, key := a.issue("server", leaf(2, "localhost", x509.ExtKeyUsageServerAuth))

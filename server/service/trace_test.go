@@ -14,7 +14,7 @@ import (
 	"github.com/tenurehq/tenure/store/remote"
 )
 
-// ended returns the spans of a name that have ended, as "attribute=value …" without order of time.
+// ended returns the ended spans of a name, as "attribute=value …" in no order.
 func ended(rec *tracetest.SpanRecorder, name string) (all []sdk.ReadOnlySpan) {
 	for _, s := range rec.Ended() {
 		if s.Name() == name {
@@ -32,9 +32,8 @@ func attributes(s sdk.ReadOnlySpan) map[string]string {
 	return all
 }
 
-// A term is a span from its beginning to its end, with the election before it as a child; a
-// handover is a span within the request that makes it. A term that lasts when the instance
-// stops is not lost.
+// A term is a span with its election as a child. A handover is a span within its request. A
+// term that has not ended when the instance stops has a span too.
 func TestTermSpans(t *testing.T) {
 	rec := tracetest.NewSpanRecorder()
 	in := serve(t, memStore(t), func(c *Config) {
@@ -87,8 +86,8 @@ func TestTermSpans(t *testing.T) {
 	}
 }
 
-// Of several instances that trace, only the one that granted a term makes its spans, also for
-// a grant to store/remote.
+// If several instances trace, only the one that granted a term makes its spans, also for a
+// grant to store/remote.
 func TestTermSpansOnce(t *testing.T) {
 	st := memStore(t)
 	var recs [2]*tracetest.SpanRecorder
@@ -129,7 +128,7 @@ func TestTermSpansOnce(t *testing.T) {
 	}
 }
 
-// A transfer that an operator asks for is a handover, with what became of it.
+// A transfer by an operator is a handover span with its outcome.
 func TestTransferSpan(t *testing.T) {
 	rec := tracetest.NewSpanRecorder()
 	in := serve(t, memStore(t), func(c *Config) {

@@ -29,7 +29,7 @@ func rounds(t *testing.T) (n int, measured bool) {
 	return n, true
 }
 
-// transferring asks for a transfer in the background.
+// transferring requests a transfer in the background.
 func (in *instance) transferring(to string) <-chan SteppedDown {
 	out := make(chan SteppedDown, 1)
 	go func() {
@@ -42,7 +42,7 @@ func (in *instance) transferring(to string) <-chan SteppedDown {
 	return out
 }
 
-// asked renews as a leader until so many requests wait for it.
+// asked renews as a leader until it has n requests.
 func (in *instance) asked(l Leading, n int) {
 	in.t.Helper()
 	eventually(in.t, "the leader is asked", func() bool {
@@ -50,7 +50,7 @@ func (in *instance) asked(l Leading, n int) {
 	})
 }
 
-// wins campaigns in the background until it leads.
+// wins campaigns in the background until it is elected.
 func (in *instance) wins(c CampaignRequest) <-chan Leading {
 	won := make(chan Leading, 1)
 	go func() {
@@ -67,8 +67,8 @@ func (in *instance) wins(c CampaignRequest) <-chan Leading {
 	return won
 }
 
-// A leader that does as documented, and resigns without naming a successor, hands the
-// group to the node that the request for a transfer named, past others in line.
+// A leader that resigns without naming a successor, as documented, gives the group to the
+// node that the transfer request named, before other candidates.
 func TestResignObeysTransfer(t *testing.T) {
 	in := serve(t, memStore(t))
 	a := lead(in, "billing", "a")
@@ -88,7 +88,7 @@ func TestResignObeysTransfer(t *testing.T) {
 	<-b
 }
 
-// Of two transfers at the same time one is done, and the other says who leads instead.
+// Of two concurrent transfers one succeeds, and the other names the new leader.
 func TestTwoTransfers(t *testing.T) {
 	in := serve(t, memStore(t))
 	a := lead(in, "billing", "a")
@@ -108,8 +108,8 @@ func TestTwoTransfers(t *testing.T) {
 	resign(in, <-wins[loser])
 }
 
-// A transfer to a candidate that has left meanwhile releases the group, and says that it
-// did not succeed.
+// A transfer to a candidate that leaves meanwhile releases the group and reports that it
+// failed.
 func TestTransferToWhoLeavesMeanwhile(t *testing.T) {
 	in := serve(t, memStore(t))
 	a := lead(in, "billing", "a")
@@ -126,8 +126,8 @@ func TestTransferToWhoLeavesMeanwhile(t *testing.T) {
 }
 
 // A transfer to a candidate that joined a second ago takes no longer than any other. With
-// TENURE_ROUNDS=50 it is measured: 95 of 100 take at most 2 s, at a TTL of 20 s. The
-// leader renews twice a second, since it learns of a request with its next renewal.
+// TENURE_ROUNDS=50 it is measured: at a TTL of 20 s, 95 of 100 take at most 2 s. The leader
+// renews twice a second, because it learns of a request with its next renewal.
 func TestTransferToNewcomer(t *testing.T) {
 	n, measured := rounds(t)
 	joined := 50 * time.Millisecond

@@ -15,7 +15,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// A stream begins with how things stand and tells every change after it once, in order.
+// A stream begins with the current state and sends every later change once, in order.
 func TestWatch(t *testing.T) {
 	in := serve(t, memStore(t))
 	w := in.listen("/v1/groups/billing/watch", "")
@@ -38,8 +38,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A stream resumes where it was, on another instance and after any number of changes that
-// the record and the history remember; nothing is told twice and nothing is missed.
+// A stream resumes at its cursor, on another instance too, after any number of changes that
+// the record and the history still have. No change is sent twice or missed.
 func TestWatchResumes(t *testing.T) {
 	store := memStore(t)
 	one, two := serve(t, store), serve(t, store)
@@ -49,7 +49,7 @@ func TestWatchResumes(t *testing.T) {
 	id := w.hears("billing", "led", 1).id
 	w.close()
 	resign(two, l)
-	for range 20 { // more than a record remembers
+	for range 20 { // more than a record keeps
 		resign(two, lead(two, "billing", "b"))
 	}
 	again := two.listen("/v1/groups/billing/watch", id)
@@ -64,7 +64,7 @@ func TestWatchResumes(t *testing.T) {
 	nothing.hears("billing", "led", 22)
 }
 
-// Several groups go in one stream, with ids that name a place in each of them.
+// One stream can watch several groups; its ids have a position in each of them.
 func TestWatchSeveral(t *testing.T) {
 	store := memStore(t)
 	in := serve(t, store)
@@ -98,7 +98,7 @@ func manyGroups(n int) string {
 	return q.Encode()
 }
 
-// turn leads a group and gives it up.
+// turn acquires and releases a group.
 func turn(t *testing.T, st store.Store, id store.SessionID, group string) {
 	t.Helper()
 	v, err := st.Read(t.Context(), group)
@@ -114,8 +114,8 @@ func turn(t *testing.T, st store.Store, id store.SessionID, group string) {
 	}
 }
 
-// A cursor that is too old, from before the history or of another deployment, is
-// answered with a reset and the present.
+// A cursor that is older than the history, or of another deployment, is answered with a reset
+// and the current state.
 func TestWatchReset(t *testing.T) {
 	st := memStore(t)
 	in := serve(t, st)
@@ -124,7 +124,7 @@ func TestWatchReset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const terms = 2100 // the history of this engine reaches back 1024
+	const terms = 2100 // the history of this engine has 1024
 	for range terms {
 		turn(t, st, s.ID, "billing")
 	}
@@ -143,8 +143,8 @@ func TestWatchReset(t *testing.T) {
 	refused(in, 400, "bad_cursor", "GET", "/v1/groups/billing/watch?after=x", nil)
 }
 
-// A long poll answers at once with what it missed, waits for what is to come, and ends
-// with its wait.
+// A long poll returns missed changes at once, otherwise it waits for the next change until
+// its wait ends.
 func TestPoll(t *testing.T) {
 	store := memStore(t)
 	in, other := serve(t, store), serve(t, store)
@@ -211,8 +211,8 @@ func (s *blindStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[sto
 	}
 }
 
-// While the engine cannot be seen, observers are told that nothing is known, once; when
-// it can be seen again they are told what happened meanwhile, or that all is as it was.
+// While the engine does not answer, observers get the state unknown once. Afterwards they get
+// what changed meanwhile, or that nothing has.
 func TestWatchUnknown(t *testing.T) {
 	store := &blindStore{Store: memStore(t), cut: make(chan struct{})}
 	in := serve(t, store)
@@ -233,8 +233,8 @@ func TestWatchUnknown(t *testing.T) {
 	}
 }
 
-// A stream that was told of a term which the instance's watch never saw is reset when the
-// engine is restored to a time before that term.
+// If a stream sent a term that the instance's watch never saw, and the engine is then
+// restored to a time before that term, the stream gets a reset.
 func TestRewoundUnseen(t *testing.T) {
 	inner := memStore(t)
 	store := &blindStore{Store: inner, cut: make(chan struct{})}
@@ -252,8 +252,8 @@ func TestRewoundUnseen(t *testing.T) {
 	w.hears("billing", "vacant", 0)
 }
 
-// All streams of an instance cost the engine one watch, and concurrent reads of one group
-// share: each is answered by a read that began after it had asked.
+// All streams of an instance share one watch of the engine, and concurrent reads of a group
+// share a read that began after each of them was requested.
 func TestSharing(t *testing.T) {
 	store := &countingStore{Store: memStore(t)}
 	in := serve(t, store)
@@ -280,7 +280,7 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-// A read never answers from before it was asked, however many share.
+// A shared read never returns state from before it was requested.
 func TestReadIsFresh(t *testing.T) {
 	store := &countingStore{Store: memStore(t)}
 	in := serve(t, store)
@@ -311,7 +311,7 @@ func TestReadIsFresh(t *testing.T) {
 	all.Wait()
 }
 
-// Watchers that never read do not keep the others waiting, and are cut off.
+// Watchers that never read do not delay others, and are disconnected.
 func TestWatchersThatNeverRead(t *testing.T) {
 	st := memStore(t)
 	in := serve(t, st, func(c *Config) { c.WriteTimeout = 300 * time.Millisecond })
@@ -353,7 +353,7 @@ func TestWatchersThatNeverRead(t *testing.T) {
 	}
 }
 
-// An instance that stops ends its streams and waits at once, so that their callers go on
+// An instance that stops ends its streams and waits at once, so that their callers reconnect
 // elsewhere.
 func TestStop(t *testing.T) {
 	store := memStore(t)

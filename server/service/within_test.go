@@ -10,8 +10,8 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// A campaign within a session is won when that session leads: another session of the same
-// node stands in its way as anybody's does.
+// A campaign within a session wins only if that session leads. Another session of the same
+// node is an obstacle like any other leader.
 func TestCampaignWithin(t *testing.T) {
 	in := serve(t, memStore(t))
 	open := func() string {
@@ -39,9 +39,9 @@ func TestCampaignWithin(t *testing.T) {
 	}
 }
 
-// Who forces a leader out must have the right to every group that this ends, also to those
-// of which the instance has not heard yet; who has not is not told their names, and nothing
-// is changed.
+// Forcing a leader out needs the right to every group whose term that ends, even groups that
+// this instance has not seen. A caller without it changes nothing and does not learn their
+// names.
 func TestForceNeedsEveryRight(t *testing.T) {
 	steps := func(prefix string) []rule {
 		return []rule{{prefix, []auth.Verb{auth.StepDown, auth.Observe}}}
@@ -70,8 +70,8 @@ func TestForceNeedsEveryRight(t *testing.T) {
 	}
 }
 
-// What was asked of a term is not held against a later term of the same session: its leader
-// is not told of it, and its end is not laid to it.
+// A request applies only to the term it was made for: a later term of the same session does
+// not get it and does not end because of it.
 func TestRequestOfAnEarlierTerm(t *testing.T) {
 	st := memStore(t)
 	in := serve(t, st)

@@ -26,8 +26,8 @@ type observer struct {
 	refusal error     // the last answer to Open or Acquire, if it refuses this candidate
 }
 
-// downAfter is how many calls in a row fail before the store counts as unreachable. A
-// single lost call is no news.
+// downAfter is how many calls in a row fail before the store counts as unreachable. A single
+// lost call is not reported.
 const downAfter = 2
 
 func observe(st store.Store) *observer {

@@ -78,8 +78,8 @@ func TestOnceOvertaken(t *testing.T) {
 	if _, err := slow.begin(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	// The first is not told that its session is closed before its next beat, in fifteen
-	// seconds.
+	// The first leader learns only with its next keep-alive, in fifteen seconds, that its session
+	// is closed.
 	view, err := st.Read(t.Context(), "g")
 	if err == nil {
 		err = st.End(t.Context(), view.Holder, store.Forced)

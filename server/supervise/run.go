@@ -214,7 +214,7 @@ func (r *runner) run(ctx context.Context) error {
 // outcome is the result of a term.
 type outcome struct {
 	code        int
-	lost        error // why the term ended under the command
+	lost        error // why the term ended while the command ran
 	err         error // of the supervisor, or of starting the command
 	interrupted bool  // by a signal, so the command is not restarted
 }

@@ -20,7 +20,7 @@ const (
 	// fallbackBefore is how long before the deadline the supervisor kills what the keeper
 	// has not.
 	fallbackBefore = keeper.Reserve * 3 / 4
-	// killTime is how long a keeper may take to kill before it counts as hanging.
+	// killTime is how long a keeper may take to kill. After that it counts as hanging.
 	killTime = 100 * time.Millisecond
 	// reportTime is how long the supervisor looks for a report before it kills, in case it
 	// was itself paused; up to reportRounds times if there is an unread message.
@@ -127,8 +127,8 @@ func (s *supervisor) killAll() outcome {
 	return s.termEnded(context.Cause(s.term.Context()))
 }
 
-// acknowledged: the keeper has this deadline. The supervisor kills at the last deadline that
-// the keeper acknowledged. So a keeper that hangs ends the term, although keep-alives go on.
+// acknowledged records a deadline that the keeper has. The supervisor kills at the last
+// acknowledged deadline, so a keeper that hangs ends the term although keep-alives go on.
 func (s *supervisor) acknowledged(deadline clock.Instant) {
 	if !s.forced && s.lost == nil {
 		s.fallbackAt = deadline.Add(-fallbackBefore)
@@ -246,7 +246,7 @@ func (s *supervisor) sayStuck(left int) {
 	s.Say("SIGKILL does not end %d processes of the command; the group is kept until they are gone", left)
 }
 
-// termEnded is the outcome of a term that ended under the command.
+// termEnded is the outcome of a term that ended while the command ran.
 func (s *supervisor) termEnded(cause error) outcome {
 	if cause == nil {
 		cause = tenure.ErrExpired // the keeper has read the clock before us

@@ -50,7 +50,7 @@ func (s *Spans) Request(method, path string, next http.HandlerFunc) http.Handler
 		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 		ctx, span := s.tracer.Start(ctx, method+" "+path, always, trace.WithSpanKind(trace.SpanKindServer))
 		defer span.End()
-		// An invalid name could be anything, and spans leave this process.
+		// A name that is not valid may contain anything, and spans leave this process.
 		if g := r.PathValue("group"); store.ValidName(g) {
 			span.SetAttributes(attribute.String("tenure.group", g))
 		}
@@ -135,7 +135,7 @@ func (s *Spans) Changed(v store.View, vacant time.Duration) {
 	}
 }
 
-// end ends the span of the term before, if there is one.
+// end ends the span of the previous term, if there is one.
 func (s *Spans) end(r store.Record) {
 	last, lasts := s.open[r.Group]
 	if !lasts {
@@ -150,7 +150,7 @@ func (s *Spans) end(r store.Record) {
 	delete(s.open, r.Group)
 }
 
-// Close ends the spans of terms that last.
+// Close ends the spans of terms that have not ended.
 func (s *Spans) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +171,7 @@ func (s *Spans) Handover(ctx context.Context, began time.Time, group string, ter
 	span.End()
 }
 
-// spanWriter notes the status of an answer and the code of a refusal.
+// spanWriter records the status of an answer and the code of a refusal.
 type spanWriter struct {
 	httpapi.Recorder
 	code string

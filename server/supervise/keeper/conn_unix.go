@@ -56,8 +56,8 @@ type conn struct {
 	rest []byte // of a message that was sent in part; it goes before the next one
 }
 
-// ResponseTime is how long the other end may take for something that needs no waiting
-// before it counts as hanging.
+// ResponseTime is how long the other end may take for an answer that needs no waiting. After
+// that it counts as hanging.
 const ResponseTime = time.Second
 
 const maxMessage = 16 << 10
