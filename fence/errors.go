@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// ErrRefused is what every refusal of the rule is: errors.Is(err, ErrRefused).
-// The write was not made, and to repeat it will not help.
+// ErrRefused matches every refusal of the rule: errors.Is(err, ErrRefused). The write was not
+// made, and a retry does not help.
 var ErrRefused = errors.New("fence: write refused")
 
-// StaleError: a newer leader was here. The writer must stop; its term is over
-// whether it knows it or not.
+// StaleError: a newer leader has written or sealed. The writer must stop: its term has ended,
+// even if it still believes that it leads.
 type StaleError struct {
 	Stamp Stamp
 	Mark  Mark
@@ -25,7 +25,7 @@ func (e *StaleError) Error() string {
 
 func (e *StaleError) Unwrap() error { return ErrRefused }
 
-// SlipError: the token is further above the mark than elections take it.
+// SlipError: the token is further above the mark than any election would take it.
 type SlipError struct {
 	Stamp Stamp
 	Mark  Mark
@@ -67,7 +67,7 @@ func (e *CloneError) Error() string {
 
 func (e *CloneError) Unwrap() error { return ErrRefused }
 
-// InvalidError: this is no stamp at all.
+// InvalidError: the stamp breaks a rule of its format.
 type InvalidError struct {
 	Field string
 	Value string

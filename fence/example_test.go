@@ -7,15 +7,15 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// A leader was paused, another was elected and has written. When the first wakes
-// up and goes on, the sink refuses it.
+// A leader was paused, and another one was elected and has written. When the first one
+// resumes, the sink refuses its write.
 func ExampleMark_Admit() {
-	// row stands for what a database keeps: the mark beside the data it guards.
+	// row stands for what a database stores: the mark with the data that it protects.
 	var row struct {
 		mark    fence.Mark
 		balance int
 	}
-	// write stands for one transaction: the check and the write, or neither.
+	// write stands for one transaction with the check and the write.
 	write := func(s fence.Stamp, balance int) error {
 		next, err := row.mark.Admit(s)
 		if err != nil {
@@ -40,8 +40,8 @@ func ExampleMark_Admit() {
 	// true 200
 }
 
-// A strict sink has one ordered writer. A write that is repeated because its
-// answer was lost is recognised; one that differs is not let through.
+// A strict sink has one ordered writer. It recognises a write that is repeated because its
+// answer was lost, and refuses one that differs.
 func ExampleMark_AdmitStrict() {
 	mark := fence.Mark{}
 	write := func(seq uint64, digest string) {

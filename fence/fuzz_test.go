@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// Whatever is parsed is a valid token, and spelled in the one way that String
-// spells it.
+// Every parsed token is valid, and String returns the text that was parsed.
 func FuzzParseToken(f *testing.F) {
 	for _, s := range []string{"", "0", "1", "007", "-1", "1.5", "1e3", " 1", "9007199254740991", "9007199254740992", "18446744073709551616", "١"} {
 		f.Add(s)
@@ -30,7 +29,7 @@ func FuzzParseToken(f *testing.F) {
 	})
 }
 
-// Whatever is believed is a valid stamp, and is read back from its own JSON.
+// Every accepted stamp is valid, and survives a round trip through JSON.
 func FuzzUnsigned(f *testing.F) {
 	for _, s := range []string{
 		``, `null`, `{}`, `[]`, `{"deployment":"prod","group":"billing","token":42,"seq":7}`,
@@ -61,8 +60,8 @@ func FuzzUnsigned(f *testing.F) {
 	})
 }
 
-// The rule holds for every mark and stamp: accepted means valid, not below, of
-// the same fleet and no slip; refused means unchanged.
+// The rule holds for every mark and stamp: an accepted one is valid, not below the mark, of
+// the same deployment and group, and no slip. A refusal leaves the mark unchanged.
 func FuzzAdmit(f *testing.F) {
 	f.Add(uint64(0), uint64(0), "", uint64(1), uint64(1), "d", true)
 	f.Add(uint64(7), uint64(1), "d", uint64(7), uint64(1), "d", true)

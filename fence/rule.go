@@ -1,18 +1,18 @@
 package fence
 
-// MaxJump is how far a token may rise above the mark within an epoch before it
-// is taken for a slip and refused.
+// MaxJump is how far a token may be above the mark within an epoch. A larger jump is refused
+// as a slip.
 const MaxJump = 1_000_000
 
-// Mark is what a sink remembers, in the same transaction as the write that it
-// admits: the highest token, and whose it is. The zero Mark has seen nobody.
+// Mark is what a sink stores in the same transaction as the write that it admits: the highest
+// token, and its owner. The zero Mark has seen no stamp.
 type Mark struct {
 	Deployment string `json:"deployment"`
 	Group      string `json:"group"`
 	Token      Token  `json:"token"`
 	Seq        uint64 `json:"seq,omitempty"`     // strict sinks: of the last write
 	Digest     string `json:"digest,omitempty"`  // strict sinks: of the last write
-	Session    string `json:"session,omitempty"` // whom Token was granted to; empty: unknown
+	Session    string `json:"session,omitempty"` // session that Token was granted to; empty: unknown
 }
 
 // Admit is the rule: accept if and only if the stamp's token is not below the
@@ -27,7 +27,7 @@ func (m Mark) Admit(s Stamp) (Mark, error) {
 		return m, err
 	}
 	if s.Token > m.Token {
-		// A new leader's writes are counted anew.
+		// A new leader's writes are numbered from 1 again.
 		m.Seq, m.Digest = 0, ""
 	}
 	m.Deployment, m.Group, m.Token, m.Session = s.Deployment, s.Group, s.Token, m.session(s)
@@ -68,8 +68,7 @@ func (m Mark) AdmitStrict(s Stamp, digest string) (Mark, Verdict, error) {
 	return Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token, Seq: s.Seq, Digest: digest, Session: m.session(s)}, Apply, nil
 }
 
-// Advance is the operator's way past the slip rule: it moves a mark up to any
-// valid token, never down.
+// Advance raises a mark to any valid token, past the slip rule. It never lowers it.
 func (m Mark) Advance(s Stamp) (Mark, error) {
 	if err := s.Validate(); err != nil {
 		return m, err
@@ -123,8 +122,8 @@ func (m Mark) compare(s Stamp) error {
 	return nil
 }
 
-// slip reports a rise that no election makes: the counter goes on when the
-// epoch rises, so it is bounded across epochs too.
+// slip reports a jump that no election makes. The counter continues when the epoch rises, so
+// the jump is bounded across epochs too.
 func slip(mark, token Token) bool {
 	if token.Epoch() > mark.Epoch()+1 {
 		return true

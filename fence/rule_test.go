@@ -10,9 +10,8 @@ func mark(token Token, seq uint64, digest string) Mark {
 	return Mark{Deployment: "prod", Group: "billing", Token: token, Seq: seq, Digest: digest}
 }
 
-// The rule, case by case: accept if and only if the token is not below the mark,
-// is no slip, and comes from the fleet and group that the sink belongs to. A
-// refusal leaves the mark as it was.
+// The rule, case by case: accept if and only if the token is not below the mark, is not a
+// slip, and has the sink's deployment and group. A refusal leaves the mark unchanged.
 func TestAdmit(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -72,8 +71,8 @@ func check(t *testing.T, name string, before, got, want Mark, err error, wantErr
 	}
 }
 
-// The strict rule, case by case: accept if and only if (token, seq) is above the
-// last; a retry is recognised by its digest, and so is a clone.
+// The strict rule, case by case: accept if and only if (token, seq) is above the last. The
+// digest distinguishes a retry from a clone.
 func TestAdmitStrict(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -119,7 +118,7 @@ func TestAdmitStrict(t *testing.T) {
 	}
 }
 
-// A digest of a megabyte does not make an error of one.
+// A long digest is shortened in an error.
 func TestCloneErrorIsShort(t *testing.T) {
 	long := string(make([]byte, 1<<20))
 	_, _, err := mark(7, 1, long).AdmitStrict(at(7, 1), long+"x")
@@ -128,7 +127,7 @@ func TestCloneErrorIsShort(t *testing.T) {
 	}
 }
 
-// An operator moves a mark up, as far as needed, and never down.
+// An operator can raise a mark to any token, and never lower it.
 func TestAdvance(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -183,7 +182,7 @@ func TestRefusals(t *testing.T) {
 func second[A any](_ A, err error) error        { return err }
 func third[A, B any](_ A, _ B, err error) error { return err }
 
-// world makes stamps: honest ones, and all that the rule is there for.
+// world makes valid stamps, and all kinds that the rule must refuse.
 type world struct{ *rand.Rand }
 
 func (w world) stamp(m Mark) Stamp {
@@ -195,9 +194,9 @@ func (w world) stamp(m Mark) Stamp {
 		s.Token += Token(1 + w.Uint64N(3))
 	case 5: // an older one
 		s.Token -= min(s.Token, Token(1+w.Uint64N(5)))
-	case 6: // about as far as a jump may go
+	case 6: // about the largest jump
 		s.Token += MaxJump - 2 + Token(w.Uint64N(5))
-	case 7: // about an epoch
+	case 7: // about one epoch
 		s.Token = NewToken(m.Token.Epoch()+w.Uint64N(4), m.Token.Counter()+w.Uint64N(3)*MaxJump)
 	case 8: // anything
 		s.Token = Token(w.Uint64())
@@ -211,7 +210,7 @@ func (w world) stamp(m Mark) Stamp {
 	return s
 }
 
-// honest is the stamp of the leader that is elected next.
+// honest returns the stamp of the next elected leader.
 func honest(t *testing.T, m Mark) Stamp {
 	t.Helper()
 	next, err := m.Token.Next(m.Token.Epoch())
@@ -221,8 +220,8 @@ func honest(t *testing.T, m Mark) Stamp {
 	return at(next, 1)
 }
 
-// G2: whatever is thrown at a sink, its mark never goes down, a refused stamp
-// never changes it, and the leader that is elected next can write.
+// G2: the mark of a sink never goes down, a refused stamp never changes it, and the next
+// elected leader can write.
 func TestMarkNeverFalls(t *testing.T) {
 	for seed := range uint64(200) {
 		w := world{rand.New(rand.NewPCG(seed, 0))}
@@ -276,9 +275,8 @@ func TestMarkNeverFalls(t *testing.T) {
 	}
 }
 
-// A strict sink applies each (token, seq) once and in order, whatever the order
-// in which the writes of several leaders, their retries and their stale copies
-// arrive.
+// A strict sink applies each (token, seq) once and in order, in whatever order the writes of
+// several leaders, their retries and stale copies arrive.
 func TestStrictOrder(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -297,7 +295,7 @@ func TestStrictOrder(t *testing.T) {
 			}
 			w := write{}
 			if len(sent) > 0 && random.IntN(3) == 0 {
-				w = sent[random.IntN(len(sent))] // again
+				w = sent[random.IntN(len(sent))] // a retry
 			} else {
 				seq++
 				w = write{at(token, seq), fmt.Sprint(token, seq)}
@@ -332,8 +330,8 @@ func TestStrictOrder(t *testing.T) {
 	}
 }
 
-// An equal token is accepted from the session that it was granted to, and from a
-// stamp that does not say whose it is. A mark that does not know takes the first.
+// An equal token is accepted from its own session, and from a stamp without a session. A mark
+// without a session takes the first one.
 func TestSession(t *testing.T) {
 	of := func(token Token, session string) Stamp {
 		return Stamp{Deployment: "prod", Group: "billing", Token: token, Session: session}

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Stamp goes with one write of a leader: who writes (deployment, group,
-// token) and, for strict sinks, which of its writes this is (seq).
+// Stamp identifies one write of a leader: who writes (deployment, group, token) and, for
+// strict sinks, which of its writes this is (seq).
 type Stamp struct {
 	Deployment string `json:"deployment"`
 	Group      string `json:"group"`
@@ -31,8 +31,8 @@ const MaxSignature = 1024
 // MaxSession bounds Stamp.Session, in bytes.
 const MaxSession = 64
 
-// SessionDigest is what Stamp.Session holds: a digest of the id of the session,
-// because some engines let everybody who knows a session's id close that session.
+// SessionDigest returns the value of Stamp.Session: a digest of the session's id, because on
+// some engines everybody who knows the id can close the session.
 func SessionDigest(session string) string {
 	sum := sha256.Sum256([]byte(session))
 	return hex.EncodeToString(sum[:8])
@@ -74,14 +74,14 @@ func (s Stamp) String() string {
 	return fmt.Sprintf("%s/%s token %d seq %d", s.Deployment, s.Group, s.Token, s.Seq)
 }
 
-// A Verifier turns what came over the wire into a stamp that may be believed.
-// Tokens guard against mistakes; the Verifier of package sign guards against attackers.
+// A Verifier decodes a stamp that came over the wire, and returns an error if it must not be accepted. Tokens protect
+// against mistakes; the Verifier of package sign protects against attackers.
 type Verifier func(ctx context.Context, raw []byte) (Stamp, error)
 
-// maxRaw bounds what a Verifier is asked to read.
+// maxRaw bounds the input of a Verifier, in bytes.
 const maxRaw = 4096
 
-// Unsigned is the Verifier that takes a JSON stamp at its word.
+// Unsigned is the Verifier that accepts every valid JSON stamp.
 func Unsigned(_ context.Context, raw []byte) (Stamp, error) {
 	if len(raw) > maxRaw {
 		return Stamp{}, &InvalidError{Field: "stamp", Value: fmt.Sprintf("%d bytes", len(raw)), Rule: fmt.Sprintf("at most %d bytes", maxRaw)}
@@ -93,13 +93,11 @@ func Unsigned(_ context.Context, raw []byte) (Stamp, error) {
 	return s, s.Validate()
 }
 
-// A Sealer is a sink that can be closed to everyone below a stamp before the
-// first write. tenure.Lead seals the sinks it is given before work begins, so
-// that an older leader's write cannot land between the new leader's first read
-// and its first write.
+// A Sealer is a sink that can refuse all lower tokens before the first write. tenure.Lead
+// seals its sinks before work begins, so that an older leader's write cannot be applied
+// between the new leader's first read and its first write.
 type Sealer interface {
-	// Seal raises the sink's mark to the stamp's token, or says why not. A
-	// StaleError means that the sink has seen a larger token, a CloneError that
-	// another session sealed it with this very token.
+	// Seal raises the sink's mark to the stamp's token. A StaleError means that the sink has seen
+	// a larger token, a CloneError that another session sealed it with the same token.
 	Seal(ctx context.Context, s Stamp) error
 }

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// at is a stamp of the group that the tests write for.
+// at is a stamp of the group in these tests.
 func at(token Token, seq uint64) Stamp {
 	return Stamp{Deployment: "prod", Group: "billing", Token: token, Seq: seq}
 }
 
-// A stamp that no leader can have written is refused by the field that is wrong.
+// A stamp that no leader can have written is refused, and the error names the field.
 func TestStampValidate(t *testing.T) {
 	for _, tt := range []struct {
 		stamp Stamp
@@ -34,7 +34,7 @@ func TestStampValidate(t *testing.T) {
 	}
 }
 
-// People read stamps in logs: the seq is shown where there is one.
+// String shows the seq if there is one.
 func TestStampString(t *testing.T) {
 	if got := at(42, 0).String(); got != "prod/billing token 42" {
 		t.Error(got)
@@ -44,8 +44,8 @@ func TestStampString(t *testing.T) {
 	}
 }
 
-// Stamps and marks survive JSON, with field names that do not change: they are
-// on wires and in databases.
+// Stamps and marks survive JSON. Their field names must not change: they are sent over
+// networks and stored in databases.
 func TestJSON(t *testing.T) {
 	for _, tt := range []struct {
 		value any
@@ -75,7 +75,7 @@ func decode[T any](data []byte) (any, error) {
 	return v, err
 }
 
-// Unsigned takes a JSON stamp at its word, if it is one and not too long.
+// Unsigned accepts a valid JSON stamp that is not too long.
 func TestUnsigned(t *testing.T) {
 	long := func(n int) string {
 		return fmt.Sprintf(`{"deployment":"prod","group":%q,"token":1}`, strings.Repeat("g", n))
@@ -84,7 +84,7 @@ func TestUnsigned(t *testing.T) {
 	for _, tt := range []struct {
 		name, raw string
 		want      Stamp
-		err       string // beginning
+		err       string // beginning of the error
 	}{
 		{"stamp", `{"deployment":"prod","group":"billing","token":42,"seq":7}`, at(42, 7), ""},
 		{"field of a later version", `{"deployment":"prod","group":"billing","token":42,"new":[1]}`, at(42, 0), ""},

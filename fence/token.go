@@ -5,13 +5,13 @@ import (
 	"strconv"
 )
 
-// Token is the fencing token of one grant: epoch<<40 | counter. A later grant
-// of a group always has a larger one, so a resource that remembers the largest
-// it has seen can tell a stale leader from the present one.
+// Token is the fencing token of one grant: epoch<<40 | counter. A later grant of a group
+// always has a larger one, so a resource that stores the largest token that it has seen can
+// refuse a stale leader.
 //
-// Tokens stay below 2^53, so every JSON reader keeps them exact. The counter
-// grows with each grant and never restarts; an operator raises the epoch after
-// the engine was restored from a backup, which may have taken the counter back.
+// Tokens stay below 2^53, so every JSON reader keeps them exact. The counter grows with each
+// grant and never restarts. An operator raises the epoch after the engine was restored from a
+// backup, which may have lowered the counter.
 type Token uint64
 
 const (
@@ -25,8 +25,8 @@ const (
 	MaxCounter uint64 = 1<<epochShift - 1
 )
 
-// NewToken composes a token. One of parts that are out of range is not Valid: it
-// must not wrap around into a token that was granted.
+// NewToken composes a token. If a part is out of range, the token is not Valid: it must not
+// wrap around to a token that was granted.
 func NewToken(epoch, counter uint64) Token {
 	if epoch > MaxEpoch || counter > MaxCounter {
 		return MaxToken + 1
@@ -34,18 +34,18 @@ func NewToken(epoch, counter uint64) Token {
 	return Token(epoch<<epochShift | counter)
 }
 
-// Epoch returns how often the deployment's epoch had been raised.
+// Epoch returns the epoch of the token.
 func (t Token) Epoch() uint64 { return uint64(t >> epochShift) }
 
 // Counter returns the grant's number within the epoch.
 func (t Token) Counter() uint64 { return uint64(t) & MaxCounter }
 
-// Valid reports whether t can be the token of a grant: zero is none.
+// Valid reports whether t can be the token of a grant. Zero cannot.
 func (t Token) Valid() bool { return t > 0 && t <= MaxToken }
 
-// Next returns the token of the grant after t in the given epoch: the counter
-// goes on even when the epoch rises, and never goes back to an older epoch. Only
-// a counter that was used up starts anew, in a higher epoch.
+// Next returns the token of the grant after t in the given epoch. The counter continues when
+// the epoch rises, and an older epoch is never used. Only a counter at its maximum starts
+// again, in a higher epoch.
 func (t Token) Next(epoch uint64) (Token, error) {
 	raised := epoch > t.Epoch()
 	epoch = max(epoch, t.Epoch())
@@ -62,15 +62,14 @@ func (t Token) Next(epoch uint64) (Token, error) {
 	return NewToken(epoch, counter), nil
 }
 
-// String returns the decimal number, as on the wire.
+// String returns the decimal number, as it is sent over the network.
 func (t Token) String() string { return strconv.FormatUint(uint64(t), 10) }
 
 // longestToken is the number of digits of MaxToken.
 const longestToken = 16
 
-// ParseToken reads a token from outside: decimal digits only, from 1 to
-// MaxToken. Signs, fractions, exponents, spaces and leading zeros are refused,
-// because two spellings of one number are two chances to be misread.
+// ParseToken parses a token: decimal digits only, from 1 to MaxToken. It refuses signs,
+// fractions, exponents, spaces and leading zeros, so that each token has one spelling.
 func ParseToken(s string) (Token, error) {
 	bad := func(rule string) (Token, error) {
 		return 0, &InvalidError{Field: "token", Value: clip(s), Rule: rule}
@@ -99,8 +98,7 @@ func ParseToken(s string) (Token, error) {
 // MarshalJSON writes a JSON number.
 func (t Token) MarshalJSON() ([]byte, error) { return []byte(t.String()), nil }
 
-// UnmarshalJSON reads a JSON number by the rule of ParseToken; a bare 0 means
-// that there is no token.
+// UnmarshalJSON reads a JSON number by the rule of ParseToken; 0 means no token.
 func (t *Token) UnmarshalJSON(data []byte) error {
 	if string(data) == "0" || string(data) == "null" {
 		*t = 0
@@ -114,7 +112,7 @@ func (t *Token) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// clip keeps ten megabytes of somebody's token out of our error messages.
+// clip shortens long input for error messages.
 func clip(s string) string {
 	const most = 32
 	if len(s) <= most {

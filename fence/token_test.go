@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A token is written in one way only; everything else is refused with a message
-// that says what is wrong and does not repeat megabytes.
+// A token has one spelling. Everything else is refused with a message that says what is wrong
+// and quotes only a short part of long input.
 func TestParseToken(t *testing.T) {
 	for _, tt := range []struct {
 		in   string
@@ -66,7 +66,7 @@ func refusedAs[E error](err error) bool {
 	return errors.As(err, &e) && errors.Is(err, ErrRefused)
 }
 
-// What is printed is read back as the same token.
+// A printed token is parsed as the same token.
 func TestTokenRoundTrip(t *testing.T) {
 	for _, token := range []Token{1, 2, 10, NewToken(0, MaxCounter), NewToken(1, 0), NewToken(1, 1), NewToken(MaxEpoch, 0), MaxToken - 1, MaxToken} {
 		if got, err := ParseToken(token.String()); got != token || err != nil {
@@ -80,7 +80,7 @@ func TestTokenRoundTrip(t *testing.T) {
 		if err := json.Unmarshal(data, &got); got != token || err != nil {
 			t.Errorf("%s is read back as %d, %v", data, got, err)
 		}
-		// Readers that know only floating point lose nothing.
+		// Readers that use floating point lose no precision.
 		var f float64
 		if err := json.Unmarshal(data, &f); err != nil || Token(f) != token {
 			t.Errorf("%s as a float64 is %v, %v", data, f, err)
@@ -91,8 +91,8 @@ func TestTokenRoundTrip(t *testing.T) {
 	}
 }
 
-// JSON takes numbers by the same rule; 0 and null are no token, and a refused
-// value leaves the variable as it was.
+// JSON numbers follow the same rule; 0 and null mean no token, and a refused value leaves the
+// variable unchanged.
 func TestTokenJSON(t *testing.T) {
 	for _, tt := range []struct {
 		in   string
@@ -102,7 +102,7 @@ func TestTokenJSON(t *testing.T) {
 		{`0`, 0, true},
 		{`null`, 0, true},
 		{`7`, 7, true},
-		{` 7 `, 7, true}, // the spaces are JSON's
+		{` 7 `, 7, true}, // JSON allows the spaces
 		{`"7"`, 0, false},
 		{`7.0`, 0, false},
 		{`7e0`, 0, false},
@@ -126,8 +126,8 @@ func TestTokenJSON(t *testing.T) {
 	}
 }
 
-// A token is valid from 1 to MaxToken, and one that is put together from parts
-// out of range is not: it must not wrap around into somebody's token.
+// A token is valid from 1 to MaxToken. One with parts out of range is not: it must not wrap
+// around to another token.
 func TestValid(t *testing.T) {
 	for _, tt := range []struct {
 		token Token
@@ -153,8 +153,8 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// The next token is larger and valid, or there is none and the error says why:
-// across epochs, with an epoch that lags behind, and at the ends.
+// The next token is larger and valid, or the error says why there is none: across epochs,
+// with an epoch that is too low, and at the limits.
 func TestNext(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

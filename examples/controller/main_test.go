@@ -18,15 +18,15 @@ import (
 	"github.com/tenurehq/tenure/store/kubernetes"
 )
 
-// Of two managers one runs its runnable. When it is stopped the other one runs its own, and never
-// both.
+// One of two managers runs its runnable. After it is stopped, the other one runs its own; they
+// never run at the same time.
 func TestWhileLeading(t *testing.T) {
 	api := servertest.Kubernetes(t, enginetest.Cluster(t, 1).Endpoints()[0])
 	cfg := &rest.Config{Host: api.URL(), BearerToken: api.Admin, TLSClientConfig: rest.TLSClientConfig{CAFile: api.CAFile}}
 	if err := api.Do(t.Context(), http.MethodGet, "/api/v1/namespaces/default", "", nil); err != nil {
 		t.Fatal(err)
 	}
-	running := make(chan struct{}, 1) // holds one while a runnable runs
+	running := make(chan struct{}, 1) // has one element while a runnable runs
 	started := make(chan string)
 	start := func(id string) (stop func()) {
 		st, err := kubernetes.Open(t.Context(), kubernetes.Config{Namespace: "default", REST: cfg})

@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer, env func(strin
 	return 0
 }
 
-// colours reports whether out is a terminal whose user wants them.
+// colours reports whether out is a terminal whose user wants colours.
 func colours(out io.Writer, env func(string) string) bool {
 	f, ok := out.(*os.File)
 	if !ok || env("NO_COLOR") != "" || env("TERM") == "dumb" {

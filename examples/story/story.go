@@ -48,7 +48,7 @@ type kind string
 const (
 	began   kind = "lead"             // the sink is sealed and work begins
 	stopped kind = "stop working"     // the work function has returned
-	checked kind = "check its term"   // and is held before the write
+	checked kind = "check its term"   // and is paused before the write
 	refused kind = "be refused"       // by the sink
 	failed  kind = "fail to campaign" // its node is closed
 )
@@ -56,7 +56,7 @@ const (
 func newStory(store store.Store, ttl time.Duration, p *printer) *story {
 	return &story{
 		printer: p, store: store, ttl: ttl,
-		events: make(chan event, 64), // more than there are
+		events: make(chan event, 64), // more than the story has
 		log:    slog.New(slog.DiscardHandler),
 	}
 }
@@ -66,8 +66,8 @@ type worker struct {
 	story *story
 	id    string
 	node  *tenuretest.Node
-	// To pause the whole process, Node.Pause pauses the node, and these channels hold the
-	// work between its check and its write.
+	// To pause the whole process, Node.Pause pauses the node, and these channels pause the work
+	// between its check and its write.
 	pause, resume chan struct{}
 }
 
@@ -147,7 +147,7 @@ func (s *story) expect(k kind, from *worker) (event, error) {
 	}
 }
 
-// workOn lets everybody work for one TTL.
+// workOn lets all workers run for one TTL.
 func (s *story) workOn() error {
 	select {
 	case <-time.After(s.ttl):

@@ -73,7 +73,7 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// powerless is a store that grants nothing.
+// powerless is a store that grants no group.
 type powerless struct{ store.Store }
 
 func (powerless) Acquire(context.Context, store.SessionID, ...store.Record) ([]store.Record, error) {

@@ -15,21 +15,20 @@ import (
 
 type betweenKey struct{}
 
-// between returns a context whose writes call f between check and effect.
+// between returns a context with which a write calls f between its check and its effect.
 func between(ctx context.Context, f func()) context.Context {
 	return context.WithValue(ctx, betweenKey{}, f)
 }
 
-// Between is called by an adapter between the check and the effect of a write,
-// with the context of the write. It returns at once unless the suite wants that
-// moment to last.
+// An adapter calls Between between the check and the effect of a write, with the context of
+// the write. It returns at once unless the suite pauses that write.
 func Between(ctx context.Context) {
 	if f, ok := ctx.Value(betweenKey{}).(func()); ok {
 		f()
 	}
 }
 
-// hold stops one write between its check and its effect.
+// hold pauses one write between its check and its effect.
 type hold struct {
 	once    sync.Once
 	reached chan struct{}
@@ -62,16 +61,16 @@ func (c *check) noMoment() {
 	panic(errSkip{"not checked: there is no moment between check and effect: " + c.sink.NoMoment})
 }
 
-// overtake is how long a second writer gets to pass a first that is held. A sink
-// with locks makes it wait; that must not take the whole run.
+// overtake is how long a second writer may try to pass a paused one. A sink with locks blocks
+// it, so this must be short.
 const overtake = 200 * time.Millisecond
 
-// While one write has passed the check and has not made its effect yet, another
-// with another token comes. Whatever the sink does, the effects are in order.
+// While one write is paused between its check and its effect, a write with another token
+// arrives. The effects must be in the order of the tokens, whatever the sink does.
 func notOvertaken(c *check) {
 	for _, round := range []struct {
 		name        string
-		seen        fence.Token // before; 0: nobody
+		seen        fence.Token // the token that the sink has seen before; 0: none
 		held, other fence.Token
 	}{
 		{"the old leader is held, the new one comes", 4, 4, 5},
@@ -109,7 +108,7 @@ func async(f func() error) <-chan error {
 	return done
 }
 
-// holdWrite begins a write and stops it between check and effect.
+// holdWrite starts a write and pauses it between check and effect.
 func (c *check) holdWrite(name string, token fence.Token) (*hold, <-chan error) {
 	h, r := newHold(), c.Resource
 	held := async(func() error { return r.Write(h.in(c.ctx), at(token), payloadOf(token, 1, 1)) })
@@ -122,8 +121,8 @@ func (c *check) holdWrite(name string, token fence.Token) (*hold, <-chan error) 
 	return h, held
 }
 
-// A new leader reads after its seal: what an older one had under way is there by
-// then, or never. The same goes for an operator who advances the mark.
+// When a seal returns, pending writes of older leaders have taken effect or never will, so
+// the new leader can read. The same holds for an operator who advances the mark.
 func sealWaits(c *check) {
 	for _, seen := range []fence.Token{4, 0} {
 		for _, by := range []struct {
@@ -181,7 +180,7 @@ func payloadOf(token fence.Token, writer, n int) string {
 	return fmt.Sprintf("%d by %d, %d", token, writer, n)
 }
 
-// settle compares what the writers were told with what is there.
+// settle compares the answers to the writers with the effects.
 func (c *check) settle(name string, told map[string]error) {
 	effects, err := c.Effects(c.ctx)
 	c.Must("effects", err)
@@ -191,7 +190,7 @@ func (c *check) settle(name string, told map[string]error) {
 	}
 }
 
-// consistent: what was acknowledged is there once, what was refused is not.
+// consistent checks that an acknowledged write has one effect, and a refused one none.
 func (c *check) consistent(name string, effects []string, payload string, told error) {
 	times := 0
 	for _, e := range effects {
@@ -209,7 +208,7 @@ func (c *check) consistent(name string, effects []string, payload string, told e
 	}
 }
 
-// inOrder is the point of it all.
+// inOrder checks that the effects are in the order of their tokens.
 func (c *check) inOrder(name string, effects []string) {
 	var highest fence.Token
 	var by string
@@ -226,9 +225,9 @@ func (c *check) inOrder(name string, effects []string) {
 	}
 }
 
-// The crowd: writers of two tokens on several connections. The lower ones go on
-// until they are refused, so the higher ones must get through against a leader
-// that does not stop.
+// Many writers with two tokens write over several connections. Those with the lower token
+// continue until they are refused, so the higher token must get through although the old
+// leader does not stop.
 func atomic100(c *check) {
 	const (
 		connections = 4
@@ -242,7 +241,7 @@ func atomic100(c *check) {
 		no    = make(map[string]error)
 
 		lows    atomic.Int64
-		started = make(chan struct{}) // enough has been written under the lower token
+		started = make(chan struct{}) // enough was written with the lower token
 		begin   sync.Once
 		taken   atomic.Bool // a write of the higher token was acknowledged
 	)
@@ -321,7 +320,7 @@ func countOf(payloads []string, token fence.Token) (n int) {
 	return n
 }
 
-// compare notes the differences between the effects and what writers were told.
+// compare records the differences between the effects and the answers to the writers.
 func (c *check) compare(effects, acked []string, no map[string]error) {
 	sorted, want := slices.Sorted(slices.Values(effects)), slices.Sorted(slices.Values(acked))
 	if !slices.Equal(sorted, want) {

@@ -11,7 +11,7 @@ import (
 	"github.com/tenurehq/tenure/internal/suite"
 )
 
-// check is one promise being checked, on a fresh resource that it has open.
+// check checks one promise on a fresh resource, which it has opened.
 type check struct {
 	suite.Check
 	Resource
@@ -34,7 +34,7 @@ func atSeq(token fence.Token, seq uint64) fence.Stamp {
 	return fence.Stamp{Deployment: deployment, Group: group, Token: token, Seq: seq}
 }
 
-// open connects once more, as another process would.
+// open opens another connection, as another process would.
 func (c *check) open(where string) Resource {
 	r, err := c.sink.Open(where)
 	c.Must("open", err)
@@ -53,7 +53,7 @@ func (c *check) closeAll() {
 	c.opened = nil
 }
 
-// restart ends every connection, and what keeps the resource, and connects anew.
+// restart closes every connection, restarts the server of the resource, and connects again.
 func (c *check) restart() {
 	c.closeAll()
 	if c.sink.Restart != nil {
@@ -62,12 +62,12 @@ func (c *check) restart() {
 	c.Resource = c.open(c.where)
 }
 
-// accepts makes a write that must be.
+// accepts makes a write that must be accepted.
 func (c *check) accepts(s fence.Stamp, payload string) {
 	c.Must(fmt.Sprintf("write %q, %s", payload, s), c.Write(c.ctx, s, payload))
 }
 
-// effects notes any other list than this.
+// effects requires exactly these effects.
 func (c *check) effects(what string, want ...string) {
 	got, err := c.Effects(c.ctx)
 	c.Must("effects", err)
@@ -76,7 +76,7 @@ func (c *check) effects(what string, want ...string) {
 	}
 }
 
-// marked notes a mark that has another token, or another owner.
+// marked requires a mark with this token and the right owner.
 func (c *check) marked(what string, token fence.Token) {
 	if c.Mark == nil {
 		return
@@ -88,8 +88,7 @@ func (c *check) marked(what string, token fence.Token) {
 	}
 }
 
-// refuses makes a write that must be refused with an error of type E, and must
-// leave no trace.
+// refuses makes a write that must be refused with an error of type E and must change nothing.
 func refuses[E error](c *check, s fence.Stamp, also ...func(E)) {
 	refused(c, fmt.Sprintf("write, %s", s), func() error {
 		return c.Write(c.ctx, s, "refused")
@@ -124,8 +123,7 @@ func refused[E error](c *check, what string, do func() error, also ...func(E)) {
 	}
 }
 
-// stale makes a write that must be refused as stale, by an error that says which
-// token came and which was there.
+// stale makes a write that must be refused as stale, with an error that has both tokens.
 func stale(c *check, s fence.Stamp, mark fence.Token) {
 	refuses(c, s, func(e *fence.StaleError) {
 		if e.Stamp.Token != s.Token || e.Mark.Token != mark {

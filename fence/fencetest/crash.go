@@ -15,29 +15,29 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// childEnv tells a test binary that it is to play the process that is killed.
+// childEnv tells a test binary that it is the child process that will be killed.
 const childEnv = "TENURE_FENCETEST_CHILD"
 
-// part is what a child does until it is killed.
+// part is what a child process does until it is killed.
 type part struct {
 	Sink   string
 	Where  string
 	Strict bool
 	Loop   bool        // writes until it is killed, with a new token each time
 	From   fence.Token // the first token
-	To     fence.Token // of a loop that ends by itself; 0: it does not
+	To     fence.Token // the last token of a loop that ends by itself; 0: it does not end
 }
 
-// What a child says on its standard output, one line each.
+// Lines that a child prints on its standard output.
 const (
 	saysHeld = "fencetest held"
 	saysAck  = "fencetest ack "
 	saysDone = "fencetest done "
 )
 
-// Child plays the part of the process that is killed, and does not return, if the
-// suite started this process for it; otherwise it returns at once. TestMain calls
-// it with every sink that is tested, twins included.
+// Child runs as the process that will be killed, and does not return, if the suite started
+// this process for that. Otherwise it returns at once. TestMain calls it with every sink
+// under test, twins included.
 func Child(sinks ...Sink) {
 	env := os.Getenv(childEnv)
 	if env == "" {
@@ -49,7 +49,7 @@ func Child(sinks ...Sink) {
 		os.Exit(1)
 	}
 	go func() {
-		// The parent is gone, and with it what this process was for.
+		// Exit when the parent is gone.
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1)
 	}()
@@ -98,15 +98,15 @@ func (p part) play(sink Sink) error {
 	return r.Write(h.in(ctx), at(p.From), "held")
 }
 
-// child runs a part in a process of its own, hands its lines to until, and kills
-// it as soon as that says so. It returns when the process is gone.
+// child runs a part in a new process, passes its lines to until, and kills it when until
+// returns true. It returns when the process is gone.
 func (c *check) child(p part, until func(line string) bool) {
 	if stderr, ok := c.hasChild(p, until); !ok {
 		c.Fatalf("the child process took no part: does TestMain call fencetest.Child?\n%s", stderr)
 	}
 }
 
-// hasChild is child; it reports whether there is one.
+// hasChild is child; it reports whether the child process ran.
 func (c *check) hasChild(p part, until func(line string) bool) (said string, ok bool) {
 	p.Sink, p.Where = c.sink.Name, c.where
 	program, err := os.Executable()
@@ -155,9 +155,9 @@ func (c *check) killHeld(p part) {
 	}
 }
 
-// A process that has passed the check and dies has done nothing, or everything;
-// or raised the mark, if the sink says that the mark comes first. It holds no lock
-// any more, and what is older stays out.
+// If a process dies after the check, its write took effect completely or not at all; with
+// MarkFirst, only the mark may be raised. Its locks are released, and older tokens are still
+// refused.
 func killBetween(c *check) {
 	c.accepts(at(3), "before")
 	c.killHeld(part{From: 4})
@@ -198,8 +198,8 @@ func strictKilled(c *check) {
 	c.effects("in the end", "before", "held", "after")
 }
 
-// Each write of the loop raises the mark, so mark and effects can be compared
-// wherever the process was when it died.
+// Each write of the loop raises the mark, so mark and effects can be compared wherever the
+// process was killed.
 func killAnywhere(c *check) {
 	next := fence.Token(1)
 	for _, acks := range []int{1, 7, 20} {
@@ -225,11 +225,11 @@ func killAnywhere(c *check) {
 	}
 }
 
-// survived compares what is there with the last write that was acknowledged, and
-// returns the highest token that was used.
+// survived compares the effects with the last acknowledged write, and returns the highest
+// token that was used.
 func (c *check) survived(last fence.Token) fence.Token {
-	// What the process had under way may still arrive at a server, so nothing
-	// stands still yet: the mark is read before and after the effects.
+	// A pending write of the killed process may still arrive at a server, so the mark is read
+	// before and after the effects.
 	before := c.markToken()
 	effects, err := c.Effects(c.ctx)
 	c.Must("effects", err)
@@ -255,7 +255,7 @@ func (c *check) survived(last fence.Token) fence.Token {
 			c.Errorf("after the kill the mark is %d, and the last effect %d", after, made)
 		}
 	}
-	next := max(made, last, after) + 2 // above what may be under way
+	next := max(made, last, after) + 2 // above any pending write
 	c.accepts(at(next), next.String())
 	c.marked("after the kill and a write", next)
 	stale(c, at(next-1), next)

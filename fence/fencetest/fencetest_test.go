@@ -13,15 +13,14 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// memory is the smallest sink there is: what is stored outlives a connection,
-// and no process.
+// memory is a minimal sink. Its data outlives a connection, but not the process.
 type memory struct {
 	mu  sync.Mutex
 	all map[string]*stored
 }
 
 type stored struct {
-	writing sync.Mutex // of the twin whose seals do not wait
+	writing sync.Mutex // for the twin whose seals do not wait
 	mu      sync.Mutex
 	mark    fence.Mark
 	answer  string
@@ -98,12 +97,12 @@ func (s *stored) resource() Resource {
 	}
 }
 
-// ofProcesses are the promises that memory cannot be asked for.
+// ofProcesses reports whether a promise needs several processes, which memory does not support.
 func ofProcesses(p Promise) bool {
 	return slices.Contains([]Promise{KillBetween, KillAnywhere, StrictKilled}, p)
 }
 
-// The suite finds nothing wrong with a sink that is right.
+// The suite reports no error for a correct sink.
 func TestGood(t *testing.T) {
 	m := &memory{all: make(map[string]*stored)}
 	broken := Check(t, m.sink(), slices.DeleteFunc(Promises(), ofProcesses)...)
@@ -112,7 +111,7 @@ func TestGood(t *testing.T) {
 	}
 }
 
-// Every promise is seen broken by a twin that breaks it.
+// For every promise there is a twin that breaks it, and the suite notices.
 func TestBroken(t *testing.T) {
 	refuse := errors.Join(fence.ErrRefused, errors.New("refused in words only"))
 	caught := make(map[Promise]bool)
@@ -276,7 +275,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// What has no moment between check and effect is not checked there, if it says why.
+// A sink without a moment between check and effect is not checked there if it gives a reason.
 func TestNoMoment(t *testing.T) {
 	m := &memory{all: make(map[string]*stored)}
 	s := m.sink()
@@ -299,7 +298,7 @@ func TestNoMoment(t *testing.T) {
 	}
 }
 
-// Whoever forgot to call Child is told so.
+// If TestMain does not call Child, the error says so.
 func TestNoChild(t *testing.T) {
 	m := &memory{all: make(map[string]*stored)}
 	broken := Check(t, m.sink(), KillBetween, KillAnywhere)

@@ -7,7 +7,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// Whoever comes first is believed, however high its token.
+// The first stamp is accepted, whatever its token.
 func firstContact(c *check) {
 	c.marked("fresh", 0)
 	c.effects("fresh")
@@ -33,7 +33,7 @@ func staleRefused(c *check) {
 	c.marked("in the end", fence.NewToken(1, 6))
 }
 
-// A high token of one resource closes no other.
+// A high token on one resource does not affect another resource.
 func ownMark(c *check) {
 	other := c.open(c.sink.Create(c.t))
 	c.accepts(at(5), "a")
@@ -128,7 +128,7 @@ func invalidRefused(c *check) {
 	c.effects("in the end", "a", "b")
 }
 
-// A sealed sink refuses the older leader although the newer has not written yet.
+// A sealed sink refuses the older leader before the newer one has written.
 func sealCloses(c *check) {
 	c.accepts(at(4), "a")
 	c.Must("seal", c.Seal(c.ctx, at(5)))
@@ -159,8 +159,8 @@ func sealRefused(c *check) {
 	c.effects("in the end", "a", "b")
 }
 
-// A store that lost data grants one token to two sessions. Only the one that came
-// first may use it.
+// A store that lost data grants one token to two sessions. Only the session that comes first
+// may use it.
 func sessionRefused(c *check) {
 	of := func(session string, token fence.Token) fence.Stamp {
 		s := at(token)
@@ -180,19 +180,19 @@ func sessionRefused(c *check) {
 	other(5)
 	c.Must("seal once more", c.Seal(c.ctx, of("first", 5)))
 	c.accepts(of("first", 5), "a")
-	c.accepts(at(5), "b") // does not say whose it is
+	c.accepts(at(5), "b") // without a session
 	other(5)
 	c.restart()
 	other(5)
 
-	// A write raises the mark as a seal does.
+	// A write raises the mark like a seal.
 	c.accepts(of("other", 6), "c")
 	refuses[*fence.CloneError](c, of("first", 6))
 	// The same session may hold a later token.
 	c.accepts(of("other", 7), "d")
 	refuses[*fence.CloneError](c, of("first", 7))
 
-	// A mark without a session takes the first that comes.
+	// A mark without a session takes the session of the first stamp that has one.
 	c.accepts(at(8), "e")
 	c.Must("seal of a mark without a session", c.Seal(c.ctx, of("first", 8)))
 	other(8)
@@ -215,8 +215,8 @@ func sessionRefused(c *check) {
 	c.effects("in the end", "a", "b", "c", "d", "e", "f", "g")
 }
 
-// The first writes are another process's, if there can be one: what this one keeps
-// in memory would outlive its connections.
+// Another process makes the first writes if possible: data in this process's memory would
+// outlive its connections.
 func markSurvives(c *check) {
 	c.closeAll()
 	failed := ""

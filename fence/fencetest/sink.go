@@ -11,38 +11,36 @@ import (
 	"github.com/tenurehq/tenure/internal/suite"
 )
 
-// Sink is what is tested.
+// Sink describes the sink under test.
 type Sink struct {
-	// Name is what a child process knows the sink by.
+	// Name identifies the sink in a child process.
 	Name string
-	// Create makes a fresh resource of the sink, which nobody has written to, and
-	// says where it is. It is removed when the test ends. Servers are started
-	// here, not before: a child process must not start another.
+	// Create makes a fresh resource, which nobody has written to, and returns where it is. It is
+	// removed when the test ends. Start servers here, not earlier: a child process must not start
+	// another.
 	Create func(t testing.TB) (where string)
-	// Open connects to a resource. Each call stands for a process of its own:
-	// what is kept in memory is not shared with any other. It is called in child
-	// processes too.
+	// Open connects to a resource, in child processes too. Each call stands for a separate
+	// process: connections share no memory.
 	Open func(where string) (Resource, error)
-	// Restart restarts what keeps the resources, the hard way if there is one.
-	// Nil: nothing runs but the processes that open them.
+	// Restart restarts the server of the resources, by kill if possible. Nil: there is no server.
 	Restart func(t testing.TB)
-	// MarkFirst: the mark is stored in a step of its own before the effect, so
-	// that after a crash it may be ahead of the effect, never behind.
+	// MarkFirst: the mark is stored in a separate step before the effect, so after a crash it may
+	// be ahead of the effect, never behind.
 	MarkFirst bool
-	// NoMoment says why Write and WriteStrict never call Between: there is no
-	// moment between check and effect into which a process could be let. What
-	// needs that moment is then skipped; without a reason it fails.
+	// NoMoment is the reason why Write and WriteStrict never call Between: no process can be
+	// paused between check and effect. Checks that need this are then skipped; without a reason
+	// they fail.
 	NoMoment string
 	// Broken are the promises that the sink cannot keep.
 	Broken []Promise
-	// Patience is how long to wait for what must come. Default 30 s.
+	// Patience is how long to wait for an expected event. Default 30 s.
 	Patience time.Duration
 }
 
-// Resource is one connection to a resource. Every method is called from many
-// goroutines. A refusal is one of the errors of package fence, by errors.As; any
-// other error means that the sink does not work, and fails the check: what a
-// user would repeat (a serialization failure, a busy file) the adapter repeats.
+// Resource is one connection to a resource. Every method is called from many goroutines. A
+// refusal is one of the errors of package fence, by errors.As. Any other error fails the
+// check, so the adapter must retry what a user would retry (a serialization failure, a busy
+// file).
 type Resource struct {
 	// Write checks the stamp and makes the effect in one atomic step.
 	Write func(ctx context.Context, s fence.Stamp, payload string) error
@@ -51,18 +49,18 @@ type Resource struct {
 	Effects func(ctx context.Context) ([]string, error)
 	// Mark reads the mark. Nil: it cannot be read.
 	Mark func(ctx context.Context) (fence.Mark, error)
-	// Seal is that of fence.Sealer. Nil: it cannot be sealed.
+	// Seal is that of fence.Sealer. Nil: the resource cannot be sealed.
 	Seal func(ctx context.Context, s fence.Stamp) error
-	// Advance is the operator's way past the slip rule. Nil: there is none here.
+	// Advance raises the mark past the slip rule. Nil: not supported.
 	Advance func(ctx context.Context, s fence.Stamp) error
-	// WriteStrict is Write by the strict rule. The answer to a write is the
-	// adapter's choice; to a retry it must be the one stored. Nil: not strict.
+	// WriteStrict is Write by the strict rule. The adapter chooses the answer to a write; a retry
+	// must get the stored answer. Nil: not strict.
 	WriteStrict func(ctx context.Context, s fence.Stamp, digest, payload string) (answer string, err error)
-	// Close ends the connection. Nil: there is nothing to end.
+	// Close ends the connection. Nil: not needed.
 	Close func() error
 }
 
-// Promise is what a sink promises, and the name of the subtest that checks it.
+// Promise is a promise of a sink, and the name of the subtest that checks it.
 type Promise string
 
 // The promises.
@@ -96,7 +94,7 @@ type promise struct {
 	needs []lever
 }
 
-// lever is something that a sink may lack.
+// lever is an optional method of a Resource.
 type lever struct {
 	name string
 	has  func(Resource) bool
@@ -163,8 +161,8 @@ func Run(t *testing.T, sink Sink) {
 	}
 }
 
-// Check checks the promises, all of them if none is named, without failing t,
-// and returns what it saw of each that was broken. Sinks use Run.
+// Check checks the promises, all of them if none is named, without failing t. It returns what
+// was wrong with each broken one. Sinks use Run.
 func Check(t testing.TB, sink Sink, only ...Promise) map[Promise]error {
 	t.Helper()
 	broken := make(map[Promise]error)
@@ -179,7 +177,7 @@ func Check(t testing.TB, sink Sink, only ...Promise) map[Promise]error {
 	return broken
 }
 
-// Breaks fails t unless the suite sees each of the promises broken by the twin.
+// Breaks fails t unless the suite reports each of the promises as broken by the twin.
 func Breaks(t testing.TB, twin Sink, promises ...Promise) {
 	t.Helper()
 	if len(promises) == 0 {
@@ -200,11 +198,11 @@ func firstLine(err error) string {
 	return line
 }
 
-// errSkip ends a check that has nothing to look at.
+// errSkip ends a check that does not apply.
 type errSkip struct{ reason string }
 
-// observe returns why a promise could not be checked, or what is wrong with it;
-// nothing if it is kept.
+// observe returns why a promise could not be checked, or what is wrong with it, or nothing if
+// it is kept.
 func observe(t testing.TB, sink Sink, p promise) (skipped string, wrong error) {
 	t.Helper()
 	if sink.Patience == 0 {

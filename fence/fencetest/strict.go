@@ -36,11 +36,11 @@ func strictOrder(c *check) {
 	c.marked("in the end", 5)
 }
 
-// A writer that lost the answer asks again, perhaps several times at once.
+// A writer that lost the answer retries, perhaps several times at once.
 func strictRetry(c *check) {
 	first := c.strictly(4, 1, "a")
 	retry := func(what string, seq uint64, digest, want string) {
-		// Another payload shows whose answer comes back: it must not be looked at.
+		// The sink must ignore the payload of a retry; a different payload shows whose answer comes back.
 		got, err := c.WriteStrict(c.ctx, atSeq(4, seq), digest, "payload of the retry")
 		c.Must(what, err)
 		if got != want {

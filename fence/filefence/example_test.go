@@ -10,8 +10,8 @@ import (
 	"github.com/tenurehq/tenure/fence/filefence"
 )
 
-// A nightly job was paused while it led. Another took over and wrote the report;
-// when the first wakes up, its write is refused.
+// A nightly job was paused while it led. Another leader took over and wrote the report. When
+// the first job resumes, its write is refused.
 func Example() {
 	path, _ := os.MkdirTemp("", "reports-")
 	defer func() { _ = os.RemoveAll(path) }()

@@ -15,24 +15,24 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// What a directory has for the fence; everything else in it is the user's.
+// The files of the fence in a directory; everything else in it is the user's.
 const (
 	ours     = ".tenure"
 	markName = "mark"
 	tempName = "new-"
 )
 
-// Dir is a directory guarded by a mark. Any number of processes may have it open,
-// and any number of goroutines may use it; one at a time works in it.
+// Dir is a directory guarded by a mark. Any number of processes and goroutines may use it;
+// one at a time writes.
 type Dir struct {
 	path string
-	// mine comes before the lock of the kernel: goroutines queue here, in order,
-	// and only one of them asks for that.
+	// mine is taken before the kernel's lock: goroutines queue here in order, and only one of
+	// them tries to lock.
 	mine chan struct{}
 	root *os.Root
 	done sync.Once
-	// durable is the mark that is known to be on the disk, under the lock. One
-	// that is found may be somebody's who was killed before it was synced.
+	// durable is the mark that is known to be on disk, read and written under the lock. The
+	// writer of a mark that we find may have been killed before it synced.
 	durable fence.Mark
 }
 
@@ -59,26 +59,25 @@ func (d *Dir) prepare() error {
 	return errors.Join(syncDir(d.root, "."), syncDir(d.root, ours))
 }
 
-// Close ends the use of the directory. The mark stays.
+// Close closes the directory. The mark stays.
 func (d *Dir) Close() error {
 	var err error
 	d.done.Do(func() { err = d.root.Close() })
 	return err
 }
 
-// Do checks the stamp, and runs fn if it is admitted: no other write through any
-// Dir happens until fn returns. What fn has written when it fails or is killed
-// stays; the mark is then the stamp's already. A root cannot be left by a name or a
-// link; fn must not touch the folder .tenure.
+// Do checks the stamp and, if it is admitted, runs fn: no other write through any Dir happens
+// until fn returns. If fn fails or is killed, its writes so far stay, and so does the raised
+// mark. fn cannot leave the root by a name or a link, and must not touch the folder .tenure.
 //
-// The error is a refusal (fence.ErrRefused: fn did not run), fn's own, or that of
-// the file system, with fn not run.
+// The error is a refusal (fence.ErrRefused), fn's own, or that of the file system. fn did not
+// run unless the error is its own.
 func (d *Dir) Do(ctx context.Context, s fence.Stamp, fn func(root *os.Root) error) error {
 	return d.locked(ctx, func() error {
 		if err := d.move(s, fence.Mark.Admit); err != nil {
 			return err
 		}
-		// Storing the mark took a while, and nothing has been done yet.
+		// Storing the mark takes time, and fn has not started yet.
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("filefence: %s: %w", d.path, context.Cause(ctx))
 		}
@@ -86,9 +85,9 @@ func (d *Dir) Do(ctx context.Context, s fence.Stamp, fn func(root *os.Root) erro
 	})
 }
 
-// WriteFile writes a file under the stamp, or leaves the one that is there: it
-// appears as a whole, and is durable when WriteFile returns. The name is relative
-// to the directory, in which its folders exist.
+// WriteFile writes a file under the stamp. The file is replaced as a whole or not at all, and
+// is durable when WriteFile returns. The name is relative to the directory, and its folders
+// must exist.
 func (d *Dir) WriteFile(ctx context.Context, s fence.Stamp, name string, data []byte, perm fs.FileMode) error {
 	if err := allowed(name); err != nil {
 		return fmt.Errorf("filefence: %s: %w", d.path, err)
@@ -106,7 +105,7 @@ func (d *Dir) WriteFile(ctx context.Context, s fence.Stamp, name string, data []
 	})
 }
 
-// allowed keeps names inside the directory and off the fence's own folder.
+// allowed refuses names outside the directory and in the fence's own folder.
 func allowed(name string) error {
 	clean := filepath.Clean(name)
 	first, _, _ := strings.Cut(filepath.ToSlash(clean), "/")
@@ -121,7 +120,7 @@ func allowed(name string) error {
 
 var errOurs = errors.New("the folder belongs to the fence")
 
-// notOurs keeps names off the fence's own folder that come to it by a link.
+// notOurs refuses names that reach the fence's own folder through a link.
 func notOurs(root *os.Root, name string) error {
 	folder, err := root.Stat(filepath.Dir(name))
 	if err != nil {
@@ -139,8 +138,7 @@ func (d *Dir) Seal(ctx context.Context, s fence.Stamp) error {
 	return d.locked(ctx, func() error { return d.move(s, fence.Mark.Admit) })
 }
 
-// Advance is the operator's way past the slip rule: it moves the mark up to any
-// token, never down.
+// Advance raises the mark to any token, past the slip rule. It never lowers it.
 func (d *Dir) Advance(ctx context.Context, s fence.Stamp) error {
 	return d.locked(ctx, func() error { return d.move(s, fence.Mark.Advance) })
 }
@@ -154,7 +152,7 @@ func (d *Dir) Mark(ctx context.Context) (m fence.Mark, err error) {
 	return m, err
 }
 
-// move takes the mark to where a rule says, under the lock.
+// move sets the mark to what the rule returns, under the lock.
 func (d *Dir) move(s fence.Stamp, rule func(fence.Mark, fence.Stamp) (fence.Mark, error)) error {
 	m, err := d.load()
 	if err != nil {
@@ -167,8 +165,8 @@ func (d *Dir) move(s fence.Stamp, rule func(fence.Mark, fence.Stamp) (fence.Mark
 	if next == m && m == d.durable {
 		return nil
 	}
-	// Also a mark that stays, if nobody here knows it to be durable. It is
-	// written anew: to sync what another has written may miss its errors.
+	// Store also an unchanged mark that is not known to be durable. Write it again: a sync of
+	// another process's file may miss its errors.
 	text, err := json.Marshal(next)
 	if err != nil {
 		return err
@@ -180,8 +178,8 @@ func (d *Dir) move(s fence.Stamp, rule func(fence.Mark, fence.Stamp) (fence.Mark
 	return nil
 }
 
-// load reads the mark. One that is there and cannot be read is not taken for a
-// first contact: that would let anybody in.
+// load reads the mark. A mark that cannot be read is an error, not a first contact, which
+// would admit any token.
 func (d *Dir) load() (m fence.Mark, err error) {
 	text, err := d.root.ReadFile(filepath.Join(ours, markName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -195,8 +193,7 @@ func (d *Dir) load() (m fence.Mark, err error) {
 		err = errors.New("it has no token")
 	}
 	if err != nil {
-		// Not wrapped: the stamp is not at fault, so this must not look like a
-		// refusal of it.
+		// Not wrapped: the stamp is not at fault, so this must not look like a refusal.
 		return fence.Mark{}, errors.New("filefence: " + d.path + ": the mark is damaged, so nothing is written: " + err.Error())
 	}
 	return m, nil
@@ -210,16 +207,15 @@ func (d *Dir) locked(ctx context.Context, f func() error) error {
 	case <-ctx.Done():
 		return fmt.Errorf("filefence: %s: waiting for the lock: %w", d.path, context.Cause(ctx))
 	}
-	// The directory itself is locked: a file for it could be deleted, and made
-	// again for a second holder.
+	// Lock the directory itself: a lock file could be deleted and created again, which would
+	// allow a second holder.
 	lock, err := d.root.Open(".")
 	if err != nil {
 		return fmt.Errorf("filefence: %w", err)
 	}
-	// Closing it gives the lock up.
+	// Closing the file releases the lock.
 	defer func() { _ = lock.Close() }()
-	// Asked again and again, because a call that waits in the kernel does not
-	// obey a context.
+	// Poll, because a blocking flock does not obey a context.
 	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
 		got, err := tryLock(lock)
 		if err != nil {
@@ -240,8 +236,8 @@ func (d *Dir) locked(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// sweep removes what a killed process left half written: under the lock nobody
-// else is writing.
+// sweep removes the temporary files of killed processes. The caller holds the lock, so no
+// other process is writing.
 func (d *Dir) sweep() error {
 	entries, err := fs.ReadDir(d.root.FS(), ours)
 	if err != nil {
@@ -257,8 +253,8 @@ func (d *Dir) sweep() error {
 	return nil
 }
 
-// replace writes a file beside, syncs it, moves it into place and syncs the
-// folder: after a crash the old or the new one is there, as a whole.
+// replace writes a temporary file, syncs it, renames it and syncs the folder: after a crash
+// the old or the new file is there, complete.
 func replace(root *os.Root, name string, data []byte, perm fs.FileMode) error {
 	temp := filepath.Join(ours, tempName+filepath.Base(name))
 	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, perm)
@@ -274,7 +270,7 @@ func replace(root *os.Root, name string, data []byte, perm fs.FileMode) error {
 		err = root.Rename(temp, name)
 	}
 	if err != nil {
-		// After a failed sync the next one may answer "ok": nothing of it is kept.
+		// After a failed sync the next one may succeed, so discard the file.
 		_ = root.Remove(temp)
 		return err
 	}

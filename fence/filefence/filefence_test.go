@@ -19,7 +19,7 @@ import (
 
 const effectsFile = "effects"
 
-// note makes an effect: a line at the end of a file.
+// note makes an effect: it appends a line to a file.
 func note(root *os.Root, payload string) error {
 	f, err := root.OpenFile(effectsFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
@@ -87,7 +87,7 @@ func twin(name string, write func(d *filefence.Dir, path string) func(context.Co
 	return s
 }
 
-// checkApart asks, and then writes.
+// checkApart checks the stamp before it writes, in a separate step.
 func checkApart() fencetest.Sink {
 	return twin("check apart", func(d *filefence.Dir, _ string) func(context.Context, fence.Stamp, string) error {
 		return func(ctx context.Context, s fence.Stamp, payload string) error {
@@ -125,7 +125,7 @@ func markLast() fencetest.Sink {
 	})
 }
 
-// noSlipRule raises the mark to whatever comes.
+// noSlipRule raises the mark to any token.
 func noSlipRule() fencetest.Sink {
 	return twin("no slip rule", func(d *filefence.Dir, _ string) func(context.Context, fence.Stamp, string) error {
 		return func(ctx context.Context, s fence.Stamp, payload string) error {
@@ -173,8 +173,7 @@ func inMemory() fencetest.Sink {
 	return s
 }
 
-// inProcess keeps the mark in a variable of the process, which outlives what it
-// opens.
+// inProcess keeps the mark in a variable of the process, which outlives the connections.
 func inProcess() fencetest.Sink {
 	s := sink()
 	s.Name = "mark in the process"
@@ -197,7 +196,7 @@ func inProcess() fencetest.Sink {
 			if err := of.Seal(ctx, stamp); err != nil {
 				return err
 			}
-			stamp.Token = 1 // what the directory would say is not asked
+			stamp.Token = 1 // the directory's mark is not consulted
 			return write(ctx, stamp, payload)
 		}
 		return r, nil
@@ -235,10 +234,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A guarded directory keeps the contract of a sink.
+// A guarded directory passes the tests of a sink.
 func TestSink(t *testing.T) { fencetest.Run(t, sink()) }
 
-// The mistakes that are made by hand are caught.
+// The suite catches typical mistakes.
 func TestTwins(t *testing.T) {
 	fencetest.Breaks(t, inProcess(), fencetest.MarkSurvives)
 	fencetest.Breaks(t, checkApart(), fencetest.NotOvertaken)
@@ -283,8 +282,7 @@ func TestWriteFile(t *testing.T) {
 	}
 }
 
-// No name leaves the directory or reaches the fence's own folder, not even
-// through a link.
+// No name leaves the directory or reaches the fence's own folder, even through a link.
 func TestNames(t *testing.T) {
 	outside := t.TempDir()
 	path := t.TempDir()
@@ -315,8 +313,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A mark that another process has left is stored once more before it is relied on,
-// because that one may have died before it was durable; after that it is not.
+// A mark of another process is stored again before it is relied on, because that process may
+// have died before the sync. This happens only once.
 func TestMarkMadeDurable(t *testing.T) {
 	path := t.TempDir()
 	mark := func() os.FileInfo {
@@ -328,7 +326,7 @@ func TestMarkMadeDurable(t *testing.T) {
 	}
 	seal := func(d *filefence.Dir, again bool) {
 		t.Helper()
-		// A second name keeps the file's number from being used again.
+		// A second link keeps the inode number from being reused.
 		if err := os.Link(filepath.Join(path, ".tenure", "mark"), filepath.Join(t.TempDir(), "kept")); err != nil {
 			t.Fatal(err)
 		}
@@ -350,7 +348,7 @@ func TestMarkMadeDurable(t *testing.T) {
 	seal(second, false)
 	seal(first, false)
 
-	// A mark that was deleted is not taken for one that is known.
+	// A deleted mark is noticed although a mark is known.
 	if err := os.Remove(filepath.Join(path, ".tenure", "mark")); err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +358,7 @@ func TestMarkMadeDurable(t *testing.T) {
 	mark()
 }
 
-// Whatever is deleted from the fence's folder, there is one holder of the lock.
+// The lock has one holder, whatever is deleted from the fence's folder.
 func TestLockDeleted(t *testing.T) {
 	path := t.TempDir()
 	d, other := openDir(t, path), openDir(t, path)
@@ -384,7 +382,7 @@ func TestLockDeleted(t *testing.T) {
 	}
 }
 
-// A mark that cannot be read is not a first contact: nobody writes.
+// A mark that cannot be read is not a first contact: all writes fail.
 func TestMarkUnreadable(t *testing.T) {
 	for _, text := range []string{"", "{}", "{\"token\":", "null", `{"token":-1}`} {
 		path := t.TempDir()
@@ -400,7 +398,7 @@ func TestMarkUnreadable(t *testing.T) {
 	}
 }
 
-// A mark that could not be stored admits nobody: there was no write.
+// If the mark cannot be stored, nothing is written.
 func TestMarkNotStored(t *testing.T) {
 	path := t.TempDir()
 	d := openDir(t, path)
@@ -416,7 +414,7 @@ func TestMarkNotStored(t *testing.T) {
 	}
 }
 
-// Whoever waits for the lock gives up with its context; a job whose context ended
+// A caller that waits for the lock stops when its context ends. A job whose context has ended
 // before its turn does not run.
 func TestContext(t *testing.T) {
 	path := t.TempDir()
@@ -443,7 +441,7 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// What a killed process left half written is removed, and nothing else.
+// The temporary files of a killed process are removed, and nothing else.
 func TestSweep(t *testing.T) {
 	path := t.TempDir()
 	d := openDir(t, path)

@@ -15,7 +15,7 @@ import (
 // writeEnv names a directory: the test binary writes a file to it and ends.
 const writeEnv = "TENURE_FILEFENCE_TEST_WRITE"
 
-// written is the last thing that such a process says.
+// written is the last line that such a process prints.
 const written = "the file is written"
 
 func writeOnce(path string) error {
@@ -30,9 +30,9 @@ func writeOnce(path string) error {
 	return err
 }
 
-// The mark is on the disk before the file is touched, and the file before WriteFile
-// returns: each is synced, moved into place, and its folder is synced after that. The
-// system calls are observed, because a killed process leaves the page cache behind.
+// The mark is on disk before the file is touched, and the file before WriteFile returns: each
+// is synced and renamed, and then its folder is synced. The test observes system calls,
+// because the page cache survives a killed process.
 func TestSyncOrder(t *testing.T) {
 	path, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 
 const canLock = true
 
-// tryLock takes the kernel's lock, which belongs to this opening of the file and
-// ends with it, even if the process is killed.
+// tryLock takes the kernel's lock on this open file. It ends when the file is closed, even if
+// the process is killed.
 func tryLock(f *os.File) (bool, error) {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

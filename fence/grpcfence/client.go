@@ -11,33 +11,31 @@ import (
 	"github.com/tenurehq/tenure/fence/httpfence"
 )
 
-// Term is what stamps: a *tenure.Term.
+// Term provides the stamp: a *tenure.Term.
 type Term = httpfence.Term
 
 // WithTerm returns a context whose calls are made under the term.
 func WithTerm(ctx context.Context, t Term) context.Context { return httpfence.WithTerm(ctx, t) }
 
-// WithSeq returns a context whose call is the seq-th write to a strict sink. A
-// retry is sent with the seq of the first try.
+// WithSeq returns a context whose call is the seq-th write to a strict sink. A retry has the
+// seq of the first attempt.
 func WithSeq(ctx context.Context, seq uint64) context.Context { return httpfence.WithSeq(ctx, seq) }
 
-// WithStamp returns a context whose calls carry exactly this stamp, unchecked: for
-// a server that passes on the one it got. A received stamp is never passed on by
-// itself.
+// WithStamp returns a context whose calls carry exactly this stamp, unchecked: for a server
+// that forwards a stamp. A received stamp is never forwarded automatically.
 func WithStamp(ctx context.Context, s fence.Stamp) context.Context {
 	return httpfence.WithStamp(ctx, s)
 }
 
-// Client stamps calls, and makes none after the term has ended. Its methods are
-// interceptors:
+// Client stamps calls, and sends none after the term has ended. Its methods are interceptors:
 //
 //	c := grpcfence.Client{Term: term}
 //	grpc.NewClient(target, grpc.WithChainUnaryInterceptor(c.Unary), grpc.WithChainStreamInterceptor(c.Stream))
 //
 // Put them last, so that the check of the term is the last thing before the call.
 type Client struct {
-	// Term is whose calls these are. One in the context of a call goes first; with
-	// neither, nothing is sent.
+	// Term is the term of the calls, unless the context of a call has one. With neither, nothing
+	// is sent.
 	Term Term
 }
 
@@ -50,8 +48,8 @@ func (c Client) Unary(ctx context.Context, method string, req, reply any, cc *gr
 	return refusal(invoke(ctx, method, req, reply, cc, opts...))
 }
 
-// Stream is a grpc.StreamClientInterceptor. The stamp goes with the beginning of
-// the stream; the term is checked before each message, and its end ends the stream.
+// Stream is a grpc.StreamClientInterceptor. The stamp is sent when the stream begins. The
+// term is checked before each message, and its end ends the stream.
 func (c Client) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	ctx, err := c.stamp(ctx)
 	if err != nil {
@@ -66,7 +64,7 @@ func (c Client) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Clie
 	return &clientStream{ClientStream: s, client: c, one: !desc.ServerStreams, cancel: cancel}, nil
 }
 
-// stamp puts the stamp into the metadata, in place of any that is there.
+// stamp puts the stamp into the metadata, in place of an existing one.
 func (c Client) stamp(ctx context.Context) (context.Context, error) {
 	s, err := httpfence.Stamped(ctx, c.Term)
 	if err != nil {
@@ -94,7 +92,7 @@ type clientStream struct {
 	over   error // a message was not sent
 }
 
-// SendMsg must not be called by two at once, as always.
+// SendMsg must not be called concurrently, as with any stream.
 func (s *clientStream) SendMsg(m any) error {
 	if s.over == nil {
 		if _, err := httpfence.Stamped(s.Context(), s.client.Term); err != nil {
@@ -102,8 +100,8 @@ func (s *clientStream) SendMsg(m any) error {
 			s.cancel()
 		}
 	}
-	// A message that is not sent must not be followed by one that is, and to
-	// cancel takes a moment.
+	// After a message that was not sent, none may be sent. Cancelling takes a moment, so check
+	// here.
 	if s.over != nil {
 		return s.over
 	}

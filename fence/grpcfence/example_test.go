@@ -17,13 +17,13 @@ import (
 	"github.com/tenurehq/tenure/fence/grpcfence"
 )
 
-// reports stands for a service of yours: it writes a file for each call.
+// reports stands for your service: it writes a file for each call.
 type reports struct {
 	grpc_health_v1.UnimplementedHealthServer
 	dir *filefence.Dir
 }
 
-// Check takes the stamp to the write, and the write is made by a sink.
+// Check passes the stamp to the sink that makes the write.
 func (s *reports) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	stamp, _ := grpcfence.FromContext(ctx)
 	if err := s.dir.WriteFile(ctx, stamp, "today.csv", []byte("report"), 0o644); err != nil {
@@ -32,7 +32,7 @@ func (s *reports) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckReques
 	return &grpc_health_v1.HealthCheckResponse{}, nil
 }
 
-// Whoever was overtaken by a newer leader is refused by the sink, however late.
+// The sink refuses a leader after a newer one has written, however late its call arrives.
 func Example() {
 	path, _ := os.MkdirTemp("", "reports-")
 	defer func() { _ = os.RemoveAll(path) }()

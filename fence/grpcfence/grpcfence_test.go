@@ -29,7 +29,7 @@ func at(token fence.Token, seq uint64) fence.Stamp {
 	return fence.Stamp{Deployment: "prod", Group: "billing", Token: token, Seq: seq}
 }
 
-// healthy is a service whose answers a test decides.
+// healthy is a service whose answers the test sets.
 type healthy struct {
 	*health.Server
 	check func(ctx context.Context) error
@@ -39,7 +39,7 @@ func (h healthy) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest
 	return &grpc_health_v1.HealthCheckResponse{}, h.check(ctx)
 }
 
-// serve answers on loopback, behind a guard.
+// serve serves on loopback, behind a guard.
 func serve(t *testing.T, g grpcfence.Guard, check func(ctx context.Context) error) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -79,7 +79,7 @@ func checkHealth(ctx context.Context, conn *grpc.ClientConn) error {
 	return err
 }
 
-// marked is a sink that is asked for its mark.
+// marked is a sink with a mark that the guard can read.
 type marked struct {
 	mark fence.Mark
 	err  error
@@ -87,9 +87,8 @@ type marked struct {
 
 func (m marked) Mark(context.Context) (fence.Mark, error) { return m.mark, m.err }
 
-// What comes over the wire is a stamp, or it is refused with a short answer, and
-// the handler is not called; ten megabytes of token too, and the next honest call is
-// served.
+// The metadata is a valid stamp, or the call is refused with a short answer and the handler
+// is not called. After a token of ten megabytes the next valid call is served.
 func TestWire(t *testing.T) {
 	var handed atomic.Value
 	conn := connect(t, serve(t, grpcfence.Guard{}, func(ctx context.Context) error {
@@ -165,8 +164,8 @@ func info(st *status.Status) *errdetails.ErrorInfo {
 
 func reasonOf(st *status.Status) string { return info(st).GetReason() }
 
-// A mark that the guard is given refuses early; one that cannot be read is no
-// reason to go on, nor to tell the client why.
+// A guard with a mark refuses early. If it cannot read the mark, it refuses the call and does
+// not tell the client why.
 func TestGuardMark(t *testing.T) {
 	m := fence.Mark{Deployment: "prod", Group: "billing", Token: 42}
 	for _, tt := range []struct {
@@ -197,11 +196,11 @@ func TestGuardMark(t *testing.T) {
 	}
 }
 
-// same compares errors with everything that they carry.
+// same compares errors with all their fields.
 func same(a, b any) bool { return reflect.DeepEqual(a, b) }
 
-// What a handler returns is the same refusal on both sides of the wire, and a
-// status beside; what is no refusal passes as it is.
+// A refusal that a handler returns is the same error at the client, and a status. Other
+// errors pass unchanged.
 func TestRefusal(t *testing.T) {
 	m := fence.Mark{Deployment: "prod", Group: "billing", Token: 42, Seq: 3, Digest: "d"}
 	bare := m
@@ -256,8 +255,8 @@ type counted fence.Token
 func (counted) Check() error         { return nil }
 func (c counted) Stamp() fence.Stamp { return at(fence.Token(c), 0) }
 
-// The stamp is that of the call's term, else of the client's, in place of any that
-// was there; without one, or after its end, nothing is sent.
+// The stamp is that of the call's term, else of the client's, in place of an existing one.
+// Without a term, or after its end, nothing is sent.
 func TestClient(t *testing.T) {
 	var got []fence.Stamp
 	addr := serve(t, grpcfence.Guard{}, func(ctx context.Context) error {
@@ -302,7 +301,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// Methods without effect are let through without a stamp, if the guard is told.
+// Methods that the guard excludes need no stamp.
 func TestMethods(t *testing.T) {
 	g := grpcfence.Guard{Methods: func(m string) bool { return m != grpc_health_v1.Health_Check_FullMethodName }}
 	conn := connect(t, serve(t, g, func(ctx context.Context) error {
@@ -323,8 +322,8 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// A stream carries its stamp to every write: the sink refuses in the middle of it
-// when a newer leader has written, and the client sends nothing after its term.
+// A stream passes its stamp to every write: the sink refuses in the middle of the stream once
+// a newer leader has written, and the client sends nothing after its term.
 func TestStream(t *testing.T) {
 	addr := new(servers).create(t)
 	c, err := dial(addr)

@@ -10,28 +10,26 @@ import (
 	"github.com/tenurehq/tenure/fence/httpfence"
 )
 
-// Marker is a sink that can be asked for its mark.
+// Marker is a sink that can return its mark.
 type Marker = httpfence.Marker
 
-// FromContext returns the stamp that a Guard has let through, for the handler to
-// take to its write.
+// FromContext returns the stamp that a Guard has accepted. The handler must pass it to the
+// write.
 func FromContext(ctx context.Context) (fence.Stamp, bool) { return httpfence.FromContext(ctx) }
 
-// Guard refuses calls without a stamp that may be believed, hands the stamp to the
-// handler, and turns the refusals that handlers return into their status. It is not
-// a sink: the handler's write is. The zero Guard takes every stamp at its word. Its
-// methods are interceptors:
+// Guard refuses calls without an acceptable stamp, passes the stamp to the handler, and
+// converts the refusals that handlers return into a status. It is not a sink: the handler's
+// write must be. The zero Guard accepts every valid stamp. Its methods are interceptors:
 //
 //	g := grpcfence.Guard{Mark: dir}
 //	grpc.NewServer(grpc.ChainUnaryInterceptor(g.Unary), grpc.ChainStreamInterceptor(g.Stream))
 type Guard struct {
-	// Verify says which stamps are believed, as in httpfence.Guard. Nil:
-	// fence.Unsigned.
+	// Verify decides which stamps are accepted, as in httpfence.Guard. Nil: fence.Unsigned.
 	Verify fence.Verifier
-	// Mark, if there is one, refuses early what the sink would refuse anyway.
+	// Mark is optional: it refuses early what the sink would refuse anyway.
 	Mark Marker
-	// Methods says of which methods ("/package.Service/Method") a stamp is asked;
-	// reads, health checks and reflection have none. Nil: of all.
+	// Methods reports whether a method ("/package.Service/Method") needs a stamp; reads, health
+	// checks and reflection have none. Nil: all do.
 	Methods func(fullMethod string) bool
 }
 

@@ -27,8 +27,8 @@ import (
 	"github.com/tenurehq/tenure/fence/grpcfence"
 )
 
-// shelf is a sink in a server: a file that is replaced as a whole, under one lock,
-// with the mark and the effects in it.
+// shelf is a sink in a server: a file with the mark and the effects, replaced as a whole
+// under one lock.
 type shelf struct {
 	path string
 	back http.Client // to the clients, see between
@@ -100,15 +100,15 @@ func (s *shelf) effects() []string {
 	return slices.Clone(s.kept.Effects)
 }
 
-// append is a write that knows of no stamp: what the twins' handlers do.
+// append writes without a stamp, as the twins' handlers do.
 func (s *shelf) append(effect string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.store(kept{Mark: s.kept.Mark, Answer: s.kept.Answer, Effects: append(slices.Clip(s.kept.Effects), effect)})
 }
 
-// betweenKey names an address of the client: the server asks there, between check
-// and effect, to let the suite into that moment.
+// betweenKey carries an address of the client. The server calls it between check and effect,
+// so that the suite can pause the write.
 const (
 	betweenKey = "test-between"
 	digestKey  = "test-digest"
@@ -136,7 +136,7 @@ type text = wrapperspb.StringValue
 
 const service = "/tenure.test.Shelf/"
 
-// register offers the shelf: right in Write, and wrong in the twins'.
+// register registers Write, which is correct, and the twins' methods, which are not.
 func (s *shelf) register(server *grpc.Server) {
 	desc := grpc.ServiceDesc{ServiceName: strings.Trim(service, "/"), HandlerType: (*any)(nil)}
 	method := func(name string, do func(ctx context.Context, stamp fence.Stamp, body string) (string, error)) {
@@ -165,12 +165,12 @@ func (s *shelf) register(server *grpc.Server) {
 	method("Advance", func(_ context.Context, stamp fence.Stamp, _ string) (string, error) {
 		return "", s.move(stamp, fence.Mark.Advance, nothing)
 	})
-	// The interceptor checks; the handler does not know that there are stamps.
+	// The interceptor checks the stamp; the handler ignores it.
 	method("Ignores", func(ctx context.Context, _ fence.Stamp, body string) (string, error) {
 		s.between(ctx)
 		return "", s.append(body)
 	})
-	// The mark is even raised, but the write comes after.
+	// The mark is raised, but the write is a separate step.
 	method("Apart", func(ctx context.Context, stamp fence.Stamp, body string) (string, error) {
 		if err := s.move(stamp, fence.Mark.Admit, nothing); err != nil {
 			return "", err
@@ -183,7 +183,7 @@ func (s *shelf) register(server *grpc.Server) {
 		state, err := json.Marshal(kept{Mark: m, Effects: s.effects()})
 		return string(state), err
 	})
-	// Each message is a write, each answer its confirmation.
+	// Each message is a write, each answer confirms one.
 	desc.Streams = append(desc.Streams, grpc.StreamDesc{StreamName: "Writes", ClientStreams: true, ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
 		stamp, _ := grpcfence.FromContext(stream.Context())
 		for {
@@ -204,7 +204,7 @@ func (s *shelf) register(server *grpc.Server) {
 	server.RegisterService(&desc, nil)
 }
 
-// servers are those of a test, which can be restarted with what they have stored.
+// servers are the servers of a test, which keep their data over a restart.
 type servers struct{ all []*restartable }
 
 type restartable struct {
@@ -259,11 +259,11 @@ func (s *servers) restart(t testing.TB) {
 	}
 }
 
-// client is the leader's side of the wire.
+// client is the leader's side of the connection.
 type client struct {
 	conn  *grpc.ClientConn
 	echo  *httptest.Server
-	calls sync.Map // of contexts that wait for an answer
+	calls sync.Map // contexts that wait for an answer
 	last  atomic.Int64
 }
 
@@ -310,7 +310,7 @@ type fixed fence.Stamp
 func (fixed) Check() error         { return nil }
 func (f fixed) Stamp() fence.Stamp { return fence.Stamp(f) }
 
-// sink is a client, a server and a handler whose write is one.
+// sink is a client, a server and a correct handler.
 func (s *servers) sink() fencetest.Sink { return s.writing("grpc", "Write") }
 
 func (s *servers) ignores() fencetest.Sink { return s.writing("handler ignores the stamp", "Ignores") }
@@ -360,12 +360,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// From the leader's client through the wire to the handler's write, the contract of
-// a sink is kept.
+// Client, connection and handler together pass the tests of a sink.
 func TestSink(t *testing.T) { fencetest.Run(t, new(servers).sink()) }
 
-// An interceptor alone is not a sink, whether the handler ignores the stamp or the
-// mark is raised before it writes.
+// An interceptor alone is not a sink: neither if the handler ignores the stamp, nor if the
+// mark is raised before the handler writes.
 func TestTwins(t *testing.T) {
 	fencetest.Breaks(t, new(servers).ignores(), fencetest.StaleRefused, fencetest.NotOvertaken)
 	fencetest.Breaks(t, new(servers).apart(), fencetest.NotOvertaken)

@@ -13,10 +13,10 @@ import (
 	"github.com/tenurehq/tenure/fence/httpfence"
 )
 
-// Domain is that of the ErrorInfo in a refusal.
+// Domain is the domain of the ErrorInfo in a refusal.
 const Domain = "tenure"
 
-// StatusOf returns the status of a refusal, nil if the error is none.
+// StatusOf returns the status of a refusal, or nil for any other error.
 func StatusOf(err error) *status.Status {
 	if !errors.Is(err, fence.ErrRefused) && !errors.Is(err, httpfence.ErrUnavailable) {
 		return nil
@@ -41,7 +41,7 @@ func StatusOf(err error) *status.Status {
 	return detailed
 }
 
-// asStatus turns refusals into their status, and leaves other errors alone.
+// asStatus converts refusals into their status, and returns other errors unchanged.
 func asStatus(err error) error {
 	if st := StatusOf(err); st != nil {
 		return st.Err()
@@ -49,7 +49,7 @@ func asStatus(err error) error {
 	return err
 }
 
-// fields are the members of a problem by their names there.
+// fields returns the fields of a problem by name.
 func fields(p httpfence.Problem) map[string]string {
 	all := map[string]string{
 		"seq": number(p.Seq), "deployment": p.Deployment, "group": p.Group, "digest": p.Digest, "session": p.Session,
@@ -62,7 +62,7 @@ func fields(p httpfence.Problem) map[string]string {
 			delete(all, name)
 			continue
 		}
-		// Protocol buffers carry no other strings.
+		// Protocol buffers allow only valid UTF-8.
 		all[name] = strings.ToValidUTF8(value, "�")
 	}
 	return all
@@ -75,8 +75,8 @@ func number(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// RefusalOf returns the refusal that a status is, as the error of package fence,
-// nil if it is none.
+// RefusalOf returns the refusal in a status as the error of package fence, or nil if it has
+// none.
 func RefusalOf(st *status.Status) error {
 	for _, d := range st.Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
@@ -103,7 +103,7 @@ func problem(info *errdetails.ErrorInfo) httpfence.Problem {
 	}
 }
 
-// refused is the error of a call: the status that came, and the refusal that it is.
+// refused is the error of a call: its status and the refusal.
 type refused struct {
 	status *status.Status
 	error  // of package fence
@@ -112,7 +112,7 @@ type refused struct {
 func (r *refused) Unwrap() error              { return r.error }
 func (r *refused) GRPCStatus() *status.Status { return r.status }
 
-// refusal gives the error of a call its second meaning, if it has one.
+// refusal adds the refusal to the error of a call, if there is one.
 func refusal(err error) error {
 	st, ok := status.FromError(err)
 	if err == nil || !ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// Term is what stamps: a *tenure.Term.
+// Term provides the stamp: a *tenure.Term.
 type Term interface {
 	// Check returns why the term must not be trusted any more, or nil.
 	Check() error
@@ -27,28 +27,27 @@ func WithTerm(ctx context.Context, t Term) context.Context {
 	return context.WithValue(ctx, termKey{}, t)
 }
 
-// WithSeq returns a context whose request is the seq-th write to a strict sink. A
-// retry is sent with the seq of the first try.
+// WithSeq returns a context whose request is the seq-th write to a strict sink. A retry has
+// the seq of the first attempt.
 func WithSeq(ctx context.Context, seq uint64) context.Context {
 	return context.WithValue(ctx, seqKey{}, seq)
 }
 
-// WithStamp returns a context whose requests carry exactly this stamp, unchecked:
-// for a server that passes on the one it got, so that the leader's token reaches
-// the write however many servers lie between. A received stamp is never passed on
-// by itself.
+// WithStamp returns a context whose requests carry exactly this stamp, unchecked: for a
+// server that forwards a stamp, so that the leader's token reaches the write through any
+// number of servers. A received stamp is never forwarded automatically.
 func WithStamp(ctx context.Context, s fence.Stamp) context.Context {
 	return WithTerm(ctx, passed(s))
 }
 
-// passed is a stamp of somebody else's term.
+// passed is a stamp that is forwarded.
 type passed fence.Stamp
 
 func (passed) Check() error         { return nil }
 func (p passed) Stamp() fence.Stamp { return fence.Stamp(p) }
 
-// Stamped returns the stamp for a call in this context: of the term in it, or of
-// this one if there is none there. An error means that nothing may be sent.
+// Stamped returns the stamp for a call: of the term in the context, or else of t. If it
+// returns an error, send nothing.
 func Stamped(ctx context.Context, t Term) (fence.Stamp, error) {
 	if own, ok := ctx.Value(termKey{}).(Term); ok {
 		t = own
@@ -68,24 +67,24 @@ func Stamped(ctx context.Context, t Term) (fence.Stamp, error) {
 	return s, nil
 }
 
-// Transport is an http.RoundTripper that stamps every request, and sends none after
-// the term has ended. The check is the last thing before the request goes; what is
-// late all the same is the sink's to refuse.
+// Transport is an http.RoundTripper that stamps every request, and sends none after the term
+// has ended. It checks the term last, directly before it sends; a request that is late all
+// the same must be refused by the sink.
 //
-// It answers with responses as they come: see Refusal.
+// It does not convert responses: see Refusal.
 type Transport struct {
-	// Term is whose requests these are. One in the request's context goes first;
-	// with neither, nothing is sent.
+	// Term is the term of the requests, unless the context of a request has one. With neither,
+	// nothing is sent.
 	Term Term
-	// Base sends. Nil: http.DefaultTransport.
+	// Base sends the requests. Nil: http.DefaultTransport.
 	Base http.RoundTripper
 }
 
-// RoundTrip sends the request with the stamp. What it had of one is replaced.
+// RoundTrip sends the request with the stamp, in place of an existing one.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	stamped, err := t.stamp(r)
 	if err != nil {
-		// A RoundTripper closes the body, also when it does not send it.
+		// A RoundTripper must close the body even if it does not send it.
 		if r.Body != nil {
 			err = errors.Join(err, r.Body.Close())
 		}

@@ -21,9 +21,8 @@ func (t term) Stamp() fence.Stamp {
 	return fence.Stamp{Deployment: "prod", Group: "reports", Token: fence.Token(t)}
 }
 
-// The handler takes the stamp to the write, and the write is made by a sink: a
-// guarded directory. Whoever was overtaken by a newer leader is refused there,
-// however late.
+// The handler passes the stamp to a sink: a guarded directory. The sink refuses a leader
+// after a newer one has written, however late its request arrives.
 func Example() {
 	path, _ := os.MkdirTemp("", "reports-")
 	defer func() { _ = os.RemoveAll(path) }()
@@ -59,14 +58,14 @@ func Example() {
 	// 412 fence: stale write refused: prod/reports token 41, but the sink has seen token 42: stop, another leads
 }
 
-// What not to do: the handler does not look at the stamp, so nothing ties the check
-// to the write. A server that is paused between the two writes for a leader that is
-// long gone; and as nobody raises the mark, not even a second request is refused.
+// What not to do: the handler ignores the stamp, so nothing connects the check with the
+// write. A server that is paused between the two writes for a leader that was replaced long
+// ago. As nobody raises the mark, later requests are not refused either.
 func ExampleGuard_wrong() {
 	var report string
 	server := httptest.NewServer(httpfence.Guard{}.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
-		report = string(text) // here the stamp should be
+		report = string(text) // pass the stamp to a sink here instead
 	})))
 	defer server.Close()
 

@@ -10,24 +10,21 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// Marker is a sink that can be asked for its mark: a *filefence.Dir, a
-// *redisfence.Fence, a *sqlfence.Sink.
+// Marker is a sink that can return its mark: a *filefence.Dir, a *redisfence.Fence, a
+// *sqlfence.Sink.
 type Marker interface {
 	Mark(ctx context.Context) (fence.Mark, error)
 }
 
-// Guard refuses requests without a stamp that may be believed, and hands the stamp
-// to the handler. It is not a sink: the handler's write is. The zero Guard takes
-// every stamp at its word.
+// Guard refuses requests without an acceptable stamp, and passes the stamp to the handler. It
+// is not a sink: the handler's write must be. The zero Guard accepts every valid stamp.
 type Guard struct {
-	// Verify says which stamps are believed; it is given the JSON of the one in the
-	// headers. One that cannot tell returns an ErrUnavailable, one that says no any
-	// other error; only the text of a fence.InvalidError is passed on. Nil:
-	// fence.Unsigned.
+	// Verify decides which stamps are accepted; it gets the JSON of the stamp in the headers. It
+	// returns ErrUnavailable if it cannot decide, and any other error to refuse. Only the text of
+	// a fence.InvalidError is sent to the client. Nil: fence.Unsigned.
 	Verify fence.Verifier
-	// Mark, if there is one, refuses early what the sink would refuse anyway: it
-	// spares the handler the work, and nothing else. If it cannot be read the
-	// request is answered 503.
+	// Mark is optional: it refuses early what the sink would refuse anyway, which only saves the
+	// handler's work. If it cannot be read, the answer is 503.
 	Mark Marker
 }
 
@@ -43,8 +40,8 @@ func (g Guard) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// Admit is what Wrap does to a request, for servers of another kind: values returns
-// all values of a header.
+// Admit does what Wrap does to a request, for other kinds of servers. values returns all
+// values of a header.
 func (g Guard) Admit(ctx context.Context, values func(header string) []string) (fence.Stamp, error) {
 	claimed, err := Parse(values)
 	if err != nil {
@@ -76,7 +73,7 @@ func (g Guard) Admit(ctx context.Context, values func(header string) []string) (
 	return s, err
 }
 
-// unverified makes a refusal of whatever a Verifier says no with.
+// unverified converts any error of a Verifier that refuses into a refusal.
 func unverified(err error) error {
 	if errors.Is(err, fence.ErrRefused) || errors.Is(err, ErrUnavailable) {
 		return err

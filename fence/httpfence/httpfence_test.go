@@ -34,7 +34,7 @@ func headers(s fence.Stamp) http.Header {
 	return h
 }
 
-// marked is a sink that is asked for its mark.
+// marked is a sink with a mark that the guard can read.
 type marked struct {
 	mark fence.Mark
 	err  error
@@ -42,8 +42,8 @@ type marked struct {
 
 func (m marked) Mark(context.Context) (fence.Mark, error) { return m.mark, m.err }
 
-// ask sends a request with these headers through a guard, over loopback, and
-// returns what the handler was handed, if it was called.
+// ask sends a request with these headers through a guard, over loopback, and returns the
+// stamp that the handler got, if it was called.
 func ask(t *testing.T, g httpfence.Guard, h http.Header) (status int, header http.Header, body []byte, handed *fence.Stamp) {
 	t.Helper()
 	server := httptest.NewServer(g.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -69,13 +69,13 @@ func ask(t *testing.T, g httpfence.Guard, h http.Header) (status int, header htt
 	return resp.StatusCode, resp.Header, body, handed
 }
 
-// What comes over the wire is a stamp, or it is refused with a short answer that
-// says what is wrong, and the handler is not called.
+// The headers are a valid stamp, or the request is refused with a short answer that says what
+// is wrong, and the handler is not called.
 func TestWire(t *testing.T) {
 	huge := strings.Repeat("9", 200_000)
 	for _, tt := range []struct {
 		name   string
-		change map[string][]string // of a good stamp; nil removes
+		change map[string][]string // changes of a valid stamp; nil removes a header
 		status int
 		code   string
 		detail string
@@ -136,7 +136,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// Ten megabytes of token are refused, by the server or by us, and the next honest
+// A token of ten megabytes is refused, by the server or by the guard, and the next valid
 // request is served.
 func TestTenMegabytes(t *testing.T) {
 	h := headers(at(42, 0))
@@ -169,8 +169,8 @@ func TestTenMegabytes(t *testing.T) {
 	}
 }
 
-// A mark that the guard is given refuses early, with both tokens in the answer; one
-// that cannot be read is no reason to go on.
+// A guard with a mark refuses early, with both tokens in the answer. If it cannot read the
+// mark, it refuses the request.
 func TestGuardMark(t *testing.T) {
 	m := fence.Mark{Deployment: "prod", Group: "billing", Token: 42, Seq: 3, Digest: "d"}
 	foreign := at(42, 0)
@@ -213,8 +213,8 @@ func TestGuardMark(t *testing.T) {
 	}
 }
 
-// The stamp that is handed on is the one that the verifier believes; what it says
-// no to is not passed on.
+// The handler gets the stamp that the verifier returned. A refused stamp does not reach the
+// handler.
 func TestVerify(t *testing.T) {
 	answer := func(s fence.Stamp, err error) fence.Verifier {
 		return func(_ context.Context, raw []byte) (fence.Stamp, error) {
@@ -243,8 +243,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// A refusal is the same error on both sides of the wire; what is no refusal of ours
-// is none.
+// A refusal is the same error on both sides of the connection. No other response is taken for
+// a refusal.
 func TestRefusal(t *testing.T) {
 	m := fence.Mark{Deployment: "prod", Group: "billing", Token: 42, Seq: 3}
 	withDigest := m
@@ -312,7 +312,7 @@ var errOver = errors.New("the term is over")
 
 func (over) Check() error { return errOver }
 
-// closing notes that it was closed.
+// closing records that it was closed.
 type closing struct {
 	io.Reader
 	closed bool
@@ -320,8 +320,8 @@ type closing struct {
 
 func (c *closing) Close() error { c.closed = true; return nil }
 
-// The stamp is that of the request's term, else of the client's; without one, after
-// its end, or with one that cannot be sent as it is, nothing is sent.
+// The stamp is that of the request's term, else of the client's. Without a term, after its
+// end, or if the stamp cannot be sent unchanged, nothing is sent.
 func TestTransport(t *testing.T) {
 	var got []http.Header
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = append(got, r.Header) }))
@@ -382,13 +382,12 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// same compares errors with everything that they carry.
+// same compares errors with all their fields.
 func same(a, b any) bool { return reflect.DeepEqual(a, b) }
 
 func ptr[T any](v T) *T { return &v }
 
-// Whatever is read is a valid stamp that is sent again as it came; whatever is
-// refused is refused briefly.
+// Every parsed stamp is valid and is formatted as it came; every refusal is short.
 func FuzzParse(f *testing.F) {
 	f.Add("prod", "billing", "42", "7", true)
 	f.Add("prod", "billing", "42", "", false)

@@ -11,11 +11,11 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// ErrUnavailable: whether the stamp is stale could not be found out. Nothing was
-// written; try again. It is no refusal.
+// ErrUnavailable: the guard could not find out whether the stamp is stale. Nothing was
+// written; try again. It is not a refusal.
 var ErrUnavailable = errors.New("httpfence: the mark could not be read")
 
-// ContentType is that of a Problem.
+// ContentType is the content type of a Problem.
 const ContentType = "application/problem+json"
 
 // The codes of problems, for programs.
@@ -30,8 +30,8 @@ const (
 	CodeInternal    = "internal"    // 500
 )
 
-// Problem is the body of a refusal (RFC 9457). Token and what stands beside it are
-// the stamp that came; the members that begin with current are the sink's mark.
+// Problem is the body of a refusal (RFC 9457). Token and the fields beside it are those of
+// the stamp; fields that begin with current are those of the sink's mark.
 type Problem struct {
 	Type      string `json:"type"`
 	Title     string `json:"title"`
@@ -59,7 +59,7 @@ type Problem struct {
 	Rule  string `json:"rule,omitempty"`  // invalid only
 }
 
-// kind is what is fixed about a code.
+// kind has the fixed properties of a code.
 type kind struct {
 	status int
 	title  string
@@ -76,8 +76,8 @@ var kinds = map[string]kind{
 	CodeInternal:    {http.StatusInternalServerError, "The write failed"},
 }
 
-// ProblemOf describes an error of a sink. What is no refusal is described without
-// its text, which is the server's business: its outcome is unknown to the client.
+// ProblemOf describes an error of a sink. An error that is not a refusal is described without
+// its text, which is for the server's log only; to the client its outcome is unknown.
 func ProblemOf(err error) Problem {
 	p := Problem{Code: CodeInternal, Detail: "whether the write was made is unknown"}
 	var (
@@ -119,7 +119,7 @@ func compared(code string, err error, s fence.Stamp, m fence.Mark) Problem {
 	}
 }
 
-// Err is the refusal that the problem describes, nil if it is none.
+// Err returns the refusal that the problem describes, or nil if it is not a refusal.
 func (p Problem) Err() error {
 	s := fence.Stamp{Deployment: p.Deployment, Group: p.Group, Token: p.Token, Seq: p.Seq, Session: p.Session}
 	m := fence.Mark{Deployment: p.CurrentDeployment, Group: p.CurrentGroup, Token: p.CurrentToken, Seq: p.CurrentSeq, Digest: p.CurrentDigest, Session: p.CurrentSession}
@@ -140,8 +140,8 @@ func (p Problem) Err() error {
 	return nil
 }
 
-// WriteError answers with the problem that the error is: a refusal of any sink, or
-// 500 for what is no refusal.
+// WriteError answers with the problem of an error: a refusal of any sink, or 500 for any
+// other error.
 func WriteError(w http.ResponseWriter, err error) {
 	ProblemOf(err).Write(w)
 }
@@ -163,11 +163,11 @@ func (p Problem) Write(w http.ResponseWriter) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// maxProblem bounds what is read of a response that says it is a problem.
+// maxProblem bounds how much of a problem response is read.
 const maxProblem = 64 << 10
 
-// Refusal returns the refusal that a response is, as the error of package fence, or
-// nil if it is none. The body can still be read from its beginning.
+// Refusal returns the refusal in a response as the error of package fence, or nil if it has
+// none. The body can still be read from its beginning.
 func Refusal(r *http.Response) error {
 	if r.StatusCode < http.StatusBadRequest || r.Body == nil {
 		return nil
@@ -181,15 +181,14 @@ func Refusal(r *http.Response) error {
 		return nil
 	}
 	var p Problem
-	// A problem of somebody else may have one of our codes, by chance, but not
-	// with our status.
+	// A problem of another program may have one of our codes by chance, but not with our status.
 	if json.Unmarshal(text, &p) != nil || p.Status != r.StatusCode || kinds[p.Code].status != p.Status {
 		return nil
 	}
 	return p.Err()
 }
 
-// again is a body of which the beginning is read twice.
+// again is a body whose beginning is read twice.
 type again struct {
 	io.Reader
 	io.Closer

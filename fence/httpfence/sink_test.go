@@ -23,8 +23,8 @@ import (
 	"github.com/tenurehq/tenure/fence/httpfence"
 )
 
-// shelf is a sink in a server: a file that is replaced as a whole, under one lock,
-// with the mark and the effects in it.
+// shelf is a sink in a server: a file with the mark and the effects, replaced as a whole
+// under one lock.
 type shelf struct {
 	path string
 	back http.Client // to the clients, see between
@@ -96,15 +96,15 @@ func (s *shelf) effects() []string {
 	return slices.Clone(s.kept.Effects)
 }
 
-// append is a write that knows of no stamp: what the twins' handlers do.
+// append writes without a stamp, as the twins' handlers do.
 func (s *shelf) append(effect string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.store(kept{Mark: s.kept.Mark, Answer: s.kept.Answer, Effects: append(slices.Clip(s.kept.Effects), effect)})
 }
 
-// betweenHeader names an address of the client: the server asks there, between
-// check and effect, to let the suite into that moment.
+// betweenHeader carries an address of the client. The server calls it between check and
+// effect, so that the suite can pause the write.
 const (
 	betweenHeader = "Test-Between"
 	digestHeader  = "Test-Digest"
@@ -120,7 +120,7 @@ func (s *shelf) between(r *http.Request) {
 
 func nothing() {}
 
-// service is the server: right in /write, and wrong in the twins'.
+// service serves /write, which is correct, and the twins' paths, which are not.
 func (s *shelf) service() http.Handler {
 	early, plain := httpfence.Guard{Mark: s}, httpfence.Guard{}
 	mux := http.NewServeMux()
@@ -152,12 +152,12 @@ func (s *shelf) service() http.Handler {
 	handle(plain, "/advance", func(_ *http.Request, stamp fence.Stamp, _ string) (string, error) {
 		return "", s.move(stamp, fence.Mark.Advance, nothing)
 	})
-	// The middleware checks; the handler does not know that there are stamps.
+	// The middleware checks the stamp; the handler ignores it.
 	handle(early, "/ignores", func(r *http.Request, _ fence.Stamp, body string) (string, error) {
 		s.between(r)
 		return "", s.append(body)
 	})
-	// The middleware even raises the mark, but the write comes after.
+	// The middleware raises the mark, but the write is a separate step.
 	handle(early, "/apart", func(r *http.Request, stamp fence.Stamp, body string) (string, error) {
 		if err := s.move(stamp, fence.Mark.Admit, nothing); err != nil {
 			return "", err
@@ -172,7 +172,7 @@ func (s *shelf) service() http.Handler {
 	return mux
 }
 
-// servers are those of a test, which can be restarted with what they have stored.
+// servers are the servers of a test, which keep their data over a restart.
 type servers struct{ all []*restartable }
 
 type restartable struct {
@@ -219,12 +219,12 @@ type fixed fence.Stamp
 func (fixed) Check() error         { return nil }
 func (f fixed) Stamp() fence.Stamp { return fence.Stamp(f) }
 
-// client is the leader's side of the wire.
+// client is the leader's side of the connection.
 type client struct {
 	url   string
 	http  http.Client
 	echo  *httptest.Server
-	calls sync.Map // of contexts that wait for an answer
+	calls sync.Map // contexts that wait for an answer
 	last  atomic.Int64
 }
 
@@ -288,7 +288,7 @@ func (c *client) state(ctx context.Context) (k kept, err error) {
 	return k, err
 }
 
-// sink is a client, a server and a handler whose write is one.
+// sink is a client, a server and a correct handler.
 func (s *servers) sink() fencetest.Sink { return s.writing("http", "/write") }
 
 func (s *servers) ignores() fencetest.Sink { return s.writing("handler ignores the stamp", "/ignores") }
@@ -338,12 +338,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// From the leader's client through the wire to the handler's write, the contract of
-// a sink is kept.
+// Client, connection and handler together pass the tests of a sink.
 func TestSink(t *testing.T) { fencetest.Run(t, new(servers).sink()) }
 
-// A middleware alone is not a sink, whether the handler ignores the stamp or the
-// middleware raises the mark before it.
+// A middleware alone is not a sink: neither if the handler ignores the stamp, nor if the
+// middleware raises the mark before the handler writes.
 func TestTwins(t *testing.T) {
 	fencetest.Breaks(t, new(servers).ignores(), fencetest.StaleRefused, fencetest.NotOvertaken)
 	fencetest.Breaks(t, new(servers).apart(), fencetest.NotOvertaken)

@@ -34,9 +34,8 @@ func (*MissingError) Unwrap() error {
 	return &fence.InvalidError{Field: "stamp", Rule: "missing"}
 }
 
-// Parse reads a stamp from what came over the wire: values returns all values of a
-// header. The error is a MissingError or a fence.InvalidError, and does not repeat
-// megabytes.
+// Parse reads a stamp from headers. values returns all values of a header. The error is a
+// MissingError or a fence.InvalidError, and quotes only a short part of long values.
 func Parse(values func(header string) []string) (s fence.Stamp, err error) {
 	one := func(header string) (value string, there bool) {
 		all := values(header)
@@ -68,7 +67,7 @@ func Parse(values func(header string) []string) (s fence.Stamp, err error) {
 		return fence.Stamp{}, err
 	}
 	if d && seq != "0" {
-		n, err := fence.ParseToken(seq) // the same digits, the same bounds
+		n, err := fence.ParseToken(seq) // the same format and bounds as a token
 		if err != nil {
 			return fence.Stamp{}, &fence.InvalidError{Field: "seq", Value: clip(seq), Rule: "a decimal number from 0 to 2^53-1"}
 		}
@@ -77,9 +76,8 @@ func Parse(values func(header string) []string) (s fence.Stamp, err error) {
 	return s, s.Validate()
 }
 
-// Format is the reverse of Parse: it sets each header once, or says why the stamp
-// cannot be sent. A seq of 0, an empty session and an empty
-// signature are not sent.
+// Format is the reverse of Parse: it sets each header once, or returns why the stamp cannot
+// be sent. It does not send a seq of 0, an empty session or an empty signature.
 func Format(s fence.Stamp, set func(header, value string)) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -102,8 +100,8 @@ func Format(s fence.Stamp, set func(header, value string)) error {
 	return nil
 }
 
-// checkName lets through what every proxy leaves as it is: spaces at the ends are
-// cut off on the way, and "prod " must not become "prod".
+// checkName accepts only names that every proxy leaves unchanged: proxies trim spaces, and
+// "prod " must not become "prod".
 func checkName(header, name string) error {
 	if name != "" && len(name) <= maxName && !strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return nil
@@ -111,7 +109,7 @@ func checkName(header, name string) error {
 	return &fence.InvalidError{Field: header, Value: clip(name), Rule: fmt.Sprintf("1 to %d bytes of visible ASCII", maxName)}
 }
 
-// clip keeps ten megabytes of somebody's header out of our answers.
+// clip shortens long header values for error messages.
 func clip(s string) string {
 	const most = 128
 	if len(s) <= most {
@@ -122,20 +120,20 @@ func clip(s string) string {
 
 type receivedKey struct{}
 
-// FromContext returns the stamp that a Guard has let through, for the handler to
-// take to its write.
+// FromContext returns the stamp that a Guard has accepted. The handler must pass it to the
+// write.
 func FromContext(ctx context.Context) (fence.Stamp, bool) {
 	s, ok := ctx.Value(receivedKey{}).(fence.Stamp)
 	return s, ok
 }
 
-// NewContext returns a context as a Guard hands it to a handler, for servers of
-// another kind and for tests.
+// NewContext returns a context like the one that a Guard passes to a handler, for other kinds
+// of servers and for tests.
 func NewContext(ctx context.Context, s fence.Stamp) context.Context {
 	return context.WithValue(ctx, receivedKey{}, s)
 }
 
-// Remove takes the stamp out of what is to be sent.
+// Remove deletes the headers of a stamp.
 func Remove(del func(header string)) {
 	for _, name := range []string{HeaderToken, HeaderSeq, HeaderGroup, HeaderDeployment, HeaderSession, HeaderSignature} {
 		del(name)

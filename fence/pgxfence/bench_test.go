@@ -20,17 +20,17 @@ import (
 const (
 	benchConns  = 8
 	benchRounds = 7
-	benchSlices = 10 // of each kind in a round
+	benchSlices = 10 // of each variant in a round
 	benchSlice  = 100 * time.Millisecond
 	benchBar    = 0.8
 )
 
-// A fenced transaction against the same one bare: 8 connections, each of which
-// updates a row of its own and commits, with fsync; guarded on 8 resources, then on
-// one that all share. The kinds take turns of a tenth of a second, so that what else
-// the machine does meets all of them alike; a round is ten turns of each, and is
-// compared with the bare one in it. A transaction that is one batch is compared with
-// a bare one that is. It fails if a guarded kind is below the bar.
+// Compares fenced transactions with the same ones unfenced: 8 connections, each of which
+// updates its own row and commits, with fsync; guarded on 8 resources, then on one that all
+// share. The variants alternate every tenth of a second, so that other load on the machine
+// affects all of them alike. A round has ten turns of each, and is compared with its own
+// unfenced turns. One-batch transactions are compared with unfenced one-batch transactions.
+// It fails if a guarded variant is below the bar.
 func BenchmarkGuard(b *testing.B) {
 	server := servertest.Postgres(b)
 	ctx := b.Context()
@@ -58,7 +58,7 @@ func BenchmarkGuard(b *testing.B) {
 		name     string
 		tx       benchTx
 		resource func(conn int) string
-		base     int // the bare one
+		base     int // the unfenced one
 	}{
 		{"bare", inTx(benchBare), shared, 0},
 		{"SELECT 1 instead", inTx(benchNothing), shared, 0},
@@ -72,7 +72,7 @@ func BenchmarkGuard(b *testing.B) {
 	}
 	for range b.N {
 		rates := make([][]float64, len(kinds))
-		// A round before the first is not counted.
+		// The first round is a warm-up.
 		for round := -1; round < benchRounds; round++ {
 			sum := make([]float64, len(kinds))
 			for range benchSlices {
@@ -145,7 +145,7 @@ func benchBare(ctx context.Context, tx pgx.Tx, id int, _ string) error {
 	return err
 }
 
-// benchNothing is what a round trip alone costs.
+// benchNothing measures a round trip alone.
 func benchNothing(ctx context.Context, tx pgx.Tx, id int, resource string) error {
 	if _, err := tx.Exec(ctx, "SELECT $1::int", id); err != nil {
 		return err

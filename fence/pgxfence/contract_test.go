@@ -9,9 +9,8 @@ import (
 	"github.com/tenurehq/tenure/fence/sqlfence"
 )
 
-// A table guarded by sqlfence keeps the contract of a sink on a real PostgreSQL,
-// whose processes are killed; so does one guarded by pgxfence; and every twin with
-// a mistake is caught.
+// Tables guarded by sqlfence and by pgxfence pass the tests of a sink on a real PostgreSQL
+// whose processes are killed, and every twin with a mistake is caught.
 func postgresContract(t *testing.T, l *lazy) {
 	t.Run("sql", func(t *testing.T) { fencetest.Run(t, postgres(l)) })
 	t.Run("pgx", func(t *testing.T) { fencetest.Run(t, postgresPgx(l)) })

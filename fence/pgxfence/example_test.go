@@ -28,9 +28,9 @@ func openExample() (db *sql.DB, remove func()) {
 	return db, func() { _ = errors.Join(db.Close(), os.RemoveAll(dir)) }
 }
 
-// A leader was paused, another was elected and has written. When the first wakes
-// up and goes on, its transaction is refused. On PostgreSQL the same is
-// sqlfence.Postgres, or pgxfence.Guard.
+// A leader was paused, and another one was elected and has written. When the first one
+// resumes, its transaction is refused. For PostgreSQL use sqlfence.Postgres or
+// pgxfence.Guard.
 func Example() {
 	db, remove := openExample()
 	defer remove()
@@ -62,8 +62,8 @@ func Example() {
 	// sqlfence: resource "balance": fence: stale write refused: prod/billing token 41, but the sink has seen token 42: stop, another leads
 }
 
-// A leader that crashed after it had charged an account, and before it had noted
-// that, would charge it again. Once makes the charge and the note one thing.
+// A leader that crashed after it had charged an account, and before it had recorded that,
+// would charge it again. Once makes the charge and records it in one transaction.
 func Example_once() {
 	db, remove := openExample()
 	defer remove()

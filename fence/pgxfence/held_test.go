@@ -89,7 +89,7 @@ func forgetful(d sqlfence.Dialect, of fencetest.Sink) fencetest.Sink {
 	})
 }
 
-// Writers that hold the mark keep the contract of a sink.
+// Writers that hold the mark pass the tests of a sink.
 func TestSQLiteHeld(t *testing.T) {
 	fencetest.Run(t, holding(sqlfence.SQLite, sqlite()))
 	fencetest.Breaks(t, forgetful(sqlfence.SQLite, sqlite()), fencetest.MarkSurvives)
@@ -105,8 +105,8 @@ func postgresHeld(t *testing.T, l *lazy) {
 	outdatedHold(t, dial(t, sqlfence.Postgres, l.server().URL()))
 }
 
-// A held mark and its answer come back as they were stored, whatever bytes they are; those
-// that were not set are left alone; what the rule cannot have returned is refused.
+// A held mark and its answer are read back as they were stored, whatever their bytes. Marks
+// that were not set stay unchanged. A mark that the rule cannot have returned is refused.
 func heldMarks(t *testing.T, a adapter) {
 	t.Helper()
 	ctx := t.Context()
@@ -120,7 +120,7 @@ func heldMarks(t *testing.T, a adapter) {
 		h.Set(names[1], fence.Mark{Deployment: "prod", Group: "g", Token: 4}, nil)
 		return h.Store(ctx)
 	}))
-	// Nothing is held, nothing is stored.
+	// Hold without resources stores nothing.
 	must(t, a.tx(ctx, func(tx *sql.Tx) error {
 		h, err := a.dialect.Hold(ctx, tx)
 		must(t, err)
@@ -139,7 +139,7 @@ func heldMarks(t *testing.T, a adapter) {
 			return f(h)
 		})
 	}
-	// A later session is learned, and the answer stays.
+	// A mark takes a session that comes later, and keeps its answer.
 	must(t, hold(func(h *sqlfence.Held) error {
 		want.Session = "t"
 		h.Set(names[0], want, nil)
@@ -170,8 +170,8 @@ func heldMarks(t *testing.T, a adapter) {
 	}()
 }
 
-// While a mark is held, a guard with its token waits, and afterwards is judged by what the
-// holder stored.
+// While a mark is held, a guard with its token waits. Afterwards it compares with the mark
+// that the holder stored.
 func heldWaits(t *testing.T, a adapter) {
 	t.Helper()
 	ctx := t.Context()
@@ -203,8 +203,8 @@ func heldWaits(t *testing.T, a adapter) {
 	}
 }
 
-// A transaction whose snapshot is older than the mark may be repeated, and does not judge by
-// what it sees; also where it sees no mark at all.
+// A transaction whose snapshot is older than the mark fails as repeatable. It does not use
+// its snapshot, even if that has no mark at all.
 func heldSnapshots(t *testing.T, a adapter) {
 	t.Helper()
 	ctx := t.Context()
@@ -239,8 +239,7 @@ func heldSnapshots(t *testing.T, a adapter) {
 	}
 }
 
-// Many who hold the same resources, named in any order and not there yet, do not wait for
-// each other in a circle.
+// Many transactions that hold the same new resources, named in any order, do not deadlock.
 func heldInOrder(t *testing.T, a adapter) {
 	t.Helper()
 	ctx := t.Context()
@@ -282,7 +281,7 @@ func heldInOrder(t *testing.T, a adapter) {
 	}
 }
 
-// A database without the function says what is to be done.
+// On a database without the function, the error says what to do.
 func outdatedHold(t *testing.T, a adapter) {
 	t.Helper()
 	tx := beginSQL(t, a)

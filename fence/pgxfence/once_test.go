@@ -14,7 +14,7 @@ import (
 	"github.com/tenurehq/tenure/fence/sqlfence"
 )
 
-// A step is made once, whoever leads and however often it is tried.
+// A step is executed once, whoever leads and however often it is tried.
 func onceOn(t *testing.T, connected func(*testing.T) adapter) {
 	for what, test := range map[string]func(*testing.T, adapter){
 		"duplicate": onceDuplicate, "failed": onceFailed, "together": onceTogether, "stale": onceStale,
@@ -36,7 +36,7 @@ func dial(t *testing.T, d sqlfence.Dialect, url string) adapter {
 	return a
 }
 
-// once makes a step in a transaction of its own; it leaves an effect.
+// once runs a step in its own transaction; the step makes an effect.
 func (a adapter) once(ctx context.Context, s fence.Stamp, key, result string) (got string, again bool, err error) {
 	err = a.tx(ctx, func(tx *sql.Tx) error {
 		r, seen, err := a.dialect.Once(ctx, tx, a.resource, s, key, func(ctx context.Context) ([]byte, error) {
@@ -70,8 +70,8 @@ func onceDuplicate(t *testing.T, a adapter) {
 	a.wants(t, october, sqlfence.Key("2026-11", "account/7"))
 }
 
-// A step that failed was not made, whether its transaction is rolled back or
-// committed all the same; the next one makes it.
+// A failed step counts as not made, whether its transaction is rolled back or committed. The
+// next attempt makes it.
 func onceFailed(t *testing.T, a adapter) {
 	broken := errors.New("broken")
 	for _, commit := range []bool{false, true} {
@@ -89,7 +89,7 @@ func onceFailed(t *testing.T, a adapter) {
 			must(t, tx.Rollback())
 		}
 	}
-	// A process that dies after the step and before the commit.
+	// A process dies after the step and before the commit.
 	tx, err := a.db.BeginTx(t.Context(), nil)
 	must(t, err)
 	_, _, err = a.dialect.Once(t.Context(), tx, a.resource, at(4), "step", func(ctx context.Context) ([]byte, error) {
@@ -104,7 +104,7 @@ func onceFailed(t *testing.T, a adapter) {
 	a.wants(t, "step")
 }
 
-// Of many at once one makes the step; the others wait and get its result.
+// Of many concurrent attempts one makes the step; the others wait and get its result.
 func onceTogether(t *testing.T, a adapter) {
 	var first atomic.Int32
 	var all sync.WaitGroup
@@ -134,7 +134,7 @@ func onceTogether(t *testing.T, a adapter) {
 	a.wants(t, "step")
 }
 
-// A stale leader makes no step, and is not told the result of one.
+// A stale leader cannot make a step and does not get the result of one.
 func onceStale(t *testing.T, a adapter) {
 	must(t, a.dialect.Sink(a.db, a.resource).Seal(t.Context(), at(5)))
 	if _, _, err := a.once(t.Context(), at(4), "step", ""); word(err) != "stale" {
@@ -143,8 +143,8 @@ func onceStale(t *testing.T, a adapter) {
 	a.wants(t)
 }
 
-// A step that did not return was not made, although its row was committed; nor was
-// one that is asked for inside itself. Its empty row is no result.
+// A step that did not return was not made, although its row was committed; nor was one that
+// calls itself. An empty row is not a result.
 func onceNotMade(t *testing.T, a adapter) {
 	tx, err := a.db.BeginTx(t.Context(), nil)
 	must(t, err)
@@ -164,7 +164,7 @@ func onceNotMade(t *testing.T, a adapter) {
 	a.wants(t)
 }
 
-// A step without a key is none.
+// A step without a key is refused.
 func onceNoKey(t *testing.T, a adapter) {
 	if _, _, err := a.once(t.Context(), at(4), "", "made"); word(err) != "invalid" {
 		t.Errorf("an empty key: %v", err)
@@ -184,7 +184,7 @@ func (u unremovable) ExecContext(ctx context.Context, query string, args ...any)
 
 var errUnremovable = errors.New("cannot delete")
 
-// Who cannot take back the row of a failed step is told so.
+// If the row of a failed step cannot be removed, the caller gets an error.
 func TestOnceRowStays(t *testing.T) {
 	a := dial(t, sqlfence.SQLite, newSQLite(t))
 	tx := beginSQL(t, a)

@@ -37,13 +37,12 @@ func (r runner) Exec(ctx context.Context, query string, args ...any) (int64, err
 
 func on(q Querier) sqlfence.Bound { return sqlfence.Postgres.On(runner{q}) }
 
-// Queue puts the guard into a batch, ahead of the writes that it guards, so that it
-// costs no round trip of its own. If the stamp is refused, what is queued after it is
-// not run, the transaction is aborted, and Close of the results answers the refusal.
+// Queue puts the guard into a batch, before the writes that it guards, so that it needs no
+// round trip of its own. If the stamp is refused, the statements after it do not run, the
+// transaction is aborted, and Close of the results returns the refusal.
 //
-// The batch may be sent in a transaction; sent on a connection or a pool it is one of
-// its own, begun and committed in that single round trip, which is faster than a bare
-// transaction of three:
+// The batch may be sent in a transaction. Sent on a connection or a pool it is a transaction
+// of its own in a single round trip, which is faster than an unfenced transaction with three:
 //
 //	batch := &pgx.Batch{}
 //	err := pgxfence.Queue(batch, "invoices", term.Stamp())
@@ -51,8 +50,8 @@ func on(q Querier) sqlfence.Bound { return sqlfence.Postgres.On(runner{q}) }
 //	batch.Queue("UPDATE …")
 //	err = pool.SendBatch(ctx, batch).Close()
 //
-// The guard is two statements: who reads the results one by one finds two of them
-// ahead of those of the writes, and turns an error into the refusal with Refusal.
+// The guard is two statements. A caller that reads the results one by one must skip two
+// results before those of its writes, and convert errors with Refusal.
 func Queue(b *pgx.Batch, resource string, s fence.Stamp) error {
 	if err := sqlfence.Validate(resource, s); err != nil {
 		return err
@@ -66,8 +65,8 @@ func Queue(b *pgx.Batch, resource string, s fence.Stamp) error {
 	return nil
 }
 
-// Refusal returns the refusal that err is, if it is the error that tenure_guard
-// raised on this resource and stamp, and otherwise err.
+// Refusal returns the refusal if err is the error that tenure_guard raised for this resource
+// and stamp, and otherwise err.
 func Refusal(resource string, s fence.Stamp, err error) error {
 	var raised *pgconn.PgError
 	if errors.As(err, &raised) {
@@ -78,10 +77,10 @@ func Refusal(resource string, s fence.Stamp, err error) error {
 	return err
 }
 
-// In a batch the guard is two statements, which is half the work of a function that
-// runs two: the lock, and then, with a snapshot that is taken after it, the look.
-// Whatever is not plain sailing (another token, no mark, a transaction that has one
-// snapshot for all) is left to tenure_guard, which begins with the same lock.
+// In a batch the guard is two statements, which costs half of a function that runs two: the
+// lock, and then, with a snapshot taken after it, the comparison. All other cases (another
+// token, no mark, one snapshot for the whole transaction) are left to tenure_guard, which
+// begins with the same lock.
 const (
 	queueLock = "SELECT pg_advisory_xact_lock_shared(tenure_lock_key($1, $2))"
 	queueLook = `SELECT coalesce(
@@ -115,8 +114,7 @@ func ReadMark(ctx context.Context, q Querier, resource string) (fence.Mark, erro
 	return on(q).ReadMark(ctx, resource)
 }
 
-// Migrate installs the tables and functions. It may be run by many at once, and
-// again.
+// Migrate installs the tables and functions. It may be run concurrently and repeatedly.
 func Migrate(ctx context.Context, db DB) error {
 	err := within(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", sqlfence.MigrationLock); err != nil {
@@ -131,8 +129,8 @@ func Migrate(ctx context.Context, db DB) error {
 	return nil
 }
 
-// Sink is a resource of a database, for what is done to it outside the
-// transactions of writers. It is a fence.Sealer.
+// Sink is a resource of a database, for operations outside the transactions of writers. It is
+// a fence.Sealer.
 type Sink struct {
 	db       DB
 	resource string
@@ -141,14 +139,13 @@ type Sink struct {
 // NewSink names a resource of db.
 func NewSink(db DB, resource string) *Sink { return &Sink{db: db, resource: resource} }
 
-// Seal raises the mark to the stamp's token, after the transactions that were
-// admitted under older ones have ended.
+// Seal raises the mark to the stamp's token, after transactions that were admitted with older
+// tokens have ended.
 func (k *Sink) Seal(ctx context.Context, s fence.Stamp) error {
 	return k.alone(ctx, func(b sqlfence.Bound) error { return b.Guard(ctx, k.resource, s) })
 }
 
-// Advance is the operator's way past the slip rule: it moves the mark up to any
-// token, never down.
+// Advance raises the mark to any token, past the slip rule. It never lowers it.
 func (k *Sink) Advance(ctx context.Context, s fence.Stamp) error {
 	return k.alone(ctx, func(b sqlfence.Bound) error { return b.Advance(ctx, k.resource, s) })
 }
@@ -159,7 +156,7 @@ func (k *Sink) Mark(ctx context.Context) (fence.Mark, error) { return ReadMark(c
 func (k *Sink) alone(ctx context.Context, f func(sqlfence.Bound) error) error {
 	once := func() error { return within(ctx, k.db, func(tx pgx.Tx) error { return f(on(tx)) }) }
 	err := once()
-	// Nothing else is in these transactions, so they are repeated here.
+	// These transactions do nothing else, so they can be retried here.
 	for sqlfence.Repeatable(err) && ctx.Err() == nil {
 		err = once()
 	}
@@ -169,8 +166,8 @@ func (k *Sink) alone(ctx context.Context, f func(sqlfence.Bound) error) error {
 	return err
 }
 
-// within runs f in a transaction that sees what is when it gets the lock, whatever
-// the default of the database.
+// within runs f in a read-committed transaction, which sees the state at the time when it
+// gets the lock, whatever the default of the database.
 func within(ctx context.Context, db DB, f func(pgx.Tx) error) error {
 	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {

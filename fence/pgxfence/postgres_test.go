@@ -25,8 +25,8 @@ func at(token fence.Token) fence.Stamp {
 	return fence.Stamp{Deployment: "prod", Group: "billing", Token: token}
 }
 
-// Everything that needs a PostgreSQL is tested on one, because to make one takes
-// longer than most of the tests.
+// All tests that need PostgreSQL share one server, because starting one takes longer than
+// most of the tests.
 func TestPostgres(t *testing.T) {
 	l := &lazy{t: t}
 	t.Run("alone", func(t *testing.T) { postgresAlone(t, l) })
@@ -37,7 +37,7 @@ func TestPostgres(t *testing.T) {
 	t.Run("contract", func(t *testing.T) { postgresContract(t, l) })
 }
 
-// What only PostgreSQL promises.
+// Promises that only PostgreSQL keeps.
 func postgresAlone(t *testing.T, l *lazy) {
 	pool, err := pgxpool.New(t.Context(), l.server().URL()+"&pool_max_conns=20")
 	if err != nil {
@@ -85,9 +85,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A writer that looked at the mark, and was overtaken by a newer leader before it held the
-// lock, is refused: it looks again. The moment in between is made long by a rule that
-// waits.
+// A writer that read the mark, and was overtaken by a newer leader before it had the lock,
+// reads it again and is refused. A rule that waits makes the time in between long.
 func overtaken(t *testing.T, pool *pgxpool.Pool) {
 	ctx := t.Context()
 	const slow, key = 5_000, 4242
@@ -137,7 +136,7 @@ func overtaken(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// The rule in SQL says what the rule in Go says.
+// The rule in SQL gives the same results as the rule in Go.
 func ruleIsTheSame(t *testing.T, pool *pgxpool.Pool) {
 	type question struct {
 		Mark  fence.Mark
@@ -211,8 +210,8 @@ func word(err error) string {
 	return err.Error()
 }
 
-// Writers under one token do not wait for each other; a new leader waits for them,
-// and they not for it.
+// Writers with one token do not wait for each other. A new leader waits for them, and they do
+// not wait for it.
 func writersShare(t *testing.T, pool *pgxpool.Pool) {
 	r := fresh()
 	must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(4)))
@@ -233,8 +232,8 @@ func writersShare(t *testing.T, pool *pgxpool.Pool) {
 	must(t, <-sealed)
 }
 
-// Many transactions of a new leader begin at once: all are admitted, none fails of
-// a deadlock, and of several leaders the highest remains.
+// Many concurrent transactions of a new leader are all admitted without a deadlock, and of
+// several leaders the highest token remains.
 func manyRise(t *testing.T, pool *pgxpool.Pool) {
 	r := fresh()
 	must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(1)))
@@ -259,8 +258,8 @@ func manyRise(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// The transaction that raises the mark waits for a row of one that waits for the
-// mark to be raised: that ends as a deadlock does, and not never.
+// If the transaction that raises the mark waits for a row of one that waits for the mark, one
+// of them fails as a deadlock.
 func crossed(t *testing.T, pool *pgxpool.Pool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -290,8 +289,7 @@ func crossed(t *testing.T, pool *pgxpool.Pool) {
 	}))
 }
 
-// What is no stamp takes no lock: its transaction keeps nobody out, whatever it was
-// refused for.
+// An invalid stamp takes no lock, so its transaction blocks nobody.
 func gateStaysFree(t *testing.T, pool *pgxpool.Pool) {
 	r := fresh()
 	tx := begin(t, pool, "")
@@ -315,8 +313,8 @@ func gateStaysFree(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// A refusal is an answer, not an error of the database: the transaction can go on,
-// for instance to note the refusal.
+// A refusal is not a database error: the transaction can continue, for instance to record the
+// refusal.
 func refusalLeavesTx(t *testing.T, pool *pgxpool.Pool) {
 	r := fresh()
 	must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(5)))
@@ -331,7 +329,7 @@ func refusalLeavesTx(t *testing.T, pool *pgxpool.Pool) {
 	must(t, tx.Commit(t.Context()))
 }
 
-// One SELECT fences any language: the error has a code and names both tokens.
+// One SELECT fences a write from any language: the error has a code and names both tokens.
 func anyLanguage(t *testing.T, pool *pgxpool.Pool) {
 	r := fresh()
 	for _, tt := range []struct {
@@ -382,7 +380,7 @@ func anyLanguage(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// A guard in a batch stops what is queued after it, and its refusal is the batch's.
+// A guard in a batch prevents the statements after it, and its refusal is the error of the batch.
 func queued(t *testing.T, pool *pgxpool.Pool) {
 	r := fresh()
 	write := func(s fence.Stamp, payload string) error {
@@ -407,7 +405,7 @@ func queued(t *testing.T, pool *pgxpool.Pool) {
 	}
 	must(t, write(at(6), "d"))
 
-	// Who reads the results one by one finds two of the guard's.
+	// A caller that reads the results one by one finds two of the guard.
 	ask := func(s fence.Stamp) (n int, err error) {
 		err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) (err error) {
 			batch := &pgx.Batch{}
@@ -441,8 +439,8 @@ func queued(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// A transaction that looks at an older state than the mark's fails as one that
-// could not be serialized, whatever it had seen; it never passes.
+// A transaction whose snapshot is older than the mark fails with a serialization error,
+// whatever it has read. It is never admitted.
 func oldSnapshotsFail(t *testing.T, pool *pgxpool.Pool) {
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 		for _, tt := range []struct {
@@ -473,7 +471,7 @@ func oldSnapshotsFail(t *testing.T, pool *pgxpool.Pool) {
 			}
 			must(t, tx.Rollback(t.Context()))
 
-			// With a snapshot that is not old it is admitted.
+			// With a current snapshot it is admitted.
 			err = pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
 				return pgxfence.Guard(t.Context(), tx, r, at(7))
 			})
@@ -484,8 +482,8 @@ func oldSnapshotsFail(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// Who changes the mark by hand waits for those it admitted, and cannot take it
-// down.
+// A manual change of the mark waits for the transactions that it admitted, and cannot lower
+// it.
 func byHand(t *testing.T, pool *pgxpool.Pool) {
 	r := fresh()
 	must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(5)))
@@ -522,8 +520,8 @@ func byHand(t *testing.T, pool *pgxpool.Pool) {
 	must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(1)))
 }
 
-// What a database could not store is refused before it is asked, so that the
-// transaction lives; a connection without a transaction is refused as well.
+// Values that the database cannot store are refused before a query is sent, so the
+// transaction stays usable. A connection without a transaction is refused as well.
 func names(t *testing.T, pool *pgxpool.Pool) {
 	tx := begin(t, pool, "")
 	for _, s := range []fence.Stamp{{Deployment: "a\x00", Group: "g", Token: 1}, {Deployment: "d", Group: "\xff", Token: 1}} {
@@ -547,8 +545,7 @@ func names(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// Many processes migrate at once, and again while writers are at work: the marks
-// stay.
+// Concurrent migrations, repeated while writers run, keep the marks.
 func migrateTogether(t *testing.T, pool *pgxpool.Pool) {
 	r := fresh()
 	must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(5)))
@@ -575,8 +572,8 @@ func migrateTogether(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// A second table of marks in another schema is not made unless it is asked for: it
-// would be a second mark for one resource.
+// Migrate does not create a second table of marks in another schema unless asked to: a
+// resource would have two marks.
 func secondSchema(t *testing.T, pool *pgxpool.Pool) {
 	_, err := pool.Exec(t.Context(), "CREATE SCHEMA other")
 	must(t, err)
@@ -601,8 +598,8 @@ func secondSchema(t *testing.T, pool *pgxpool.Pool) {
 	must(t, err)
 }
 
-// A database of the version before sessions says what is to be done; Migrate does it,
-// and the marks stay.
+// On a database of the version before sessions, the error says what to do; Migrate does it
+// and keeps the marks.
 func upgrade(t *testing.T, pool *pgxpool.Pool) {
 	r := fresh()
 	sink := pgxfence.NewSink(pool, r)

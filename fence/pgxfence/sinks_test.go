@@ -26,7 +26,7 @@ import (
 	"github.com/tenurehq/tenure/internal/servertest"
 )
 
-// lazy starts a server when it is first asked for: a child process never asks.
+// lazy starts a server on first use. A child process never uses it.
 type lazy struct {
 	t    testing.TB
 	once sync.Once
@@ -35,7 +35,7 @@ type lazy struct {
 
 func (l *lazy) server() *servertest.Server {
 	l.once.Do(func() {
-		// What is killed here are processes, not machines.
+		// The tests kill processes, not machines, so fsync is not needed.
 		l.s = servertest.Postgres(l.t, servertest.Args("-c", "fsync=off"))
 		db, err := sql.Open("pgx", l.s.URL())
 		if err == nil {
@@ -49,12 +49,12 @@ func (l *lazy) server() *servertest.Server {
 	return l.s
 }
 
-// place is where a resource is: a database, and its name.
+// place encodes where a resource is: its database and its name.
 func place(url, resource string) string { return url + "\n" + resource }
 
 func fresh() string { return "r" + strconv.FormatUint(rand.Uint64(), 36) }
 
-// postgres is a sink by way of database/sql.
+// postgres is a sink through database/sql.
 func postgres(l *lazy) fencetest.Sink {
 	return fencetest.Sink{
 		Name:    "PostgreSQL, database/sql",
@@ -117,7 +117,7 @@ func (a adapter) numbered(query string) string {
 	return query
 }
 
-// repeated does what a user does with a transaction that may be repeated.
+// repeated retries a transaction that may be repeated, as users should.
 func repeated(ctx context.Context, f func() error) error {
 	err := f()
 	for sqlfence.Repeatable(err) && ctx.Err() == nil {
@@ -202,7 +202,7 @@ func openSQL(d sqlfence.Dialect, where string) (fencetest.Resource, error) {
 	return a.asResource(), nil
 }
 
-// postgresPgx is a sink by way of pgx.
+// postgresPgx is a sink through pgx.
 func postgresPgx(l *lazy) fencetest.Sink {
 	return overPgx("PostgreSQL, pgx", l, pgxResource)
 }
@@ -221,8 +221,8 @@ func overPgx(name string, l *lazy, resource func(*pgxpool.Pool, string) fencetes
 	return s
 }
 
-// postgresQueue is a sink by way of Queue. The guard is a batch of its own here, so
-// that there is a moment after it.
+// postgresQueue is a sink through Queue. Here the guard is a batch of its own, so that a
+// write can be paused after it.
 func postgresQueue(l *lazy, level pgx.TxIsoLevel) fencetest.Sink {
 	return queueing("PostgreSQL, a batch", l, level, func(ctx context.Context, tx pgx.Tx, resource string, s fence.Stamp) error {
 		batch := &pgx.Batch{}
@@ -254,7 +254,7 @@ func postgresOneBatch(l *lazy) fencetest.Sink {
 	return s
 }
 
-// looksFirst takes the lock of the token after it has looked at the mark.
+// looksFirst reads the mark before it takes the lock of the token.
 func looksFirst(l *lazy) fencetest.Sink {
 	s := queueing("PostgreSQL, a look before the lock", l, pgx.ReadCommitted, func(ctx context.Context, tx pgx.Tx, resource string, s fence.Stamp) error {
 		m, err := pgxfence.ReadMark(ctx, tx, resource)
@@ -360,7 +360,7 @@ type broken struct {
 	fails []fencetest.Promise
 }
 
-// twins are the mistakes that are made by hand.
+// twins have typical mistakes.
 func twins(d sqlfence.Dialect, of fencetest.Sink) []broken {
 	return []broken{
 		{twin("check apart", d, of, func(a adapter, r *fencetest.Resource) {

@@ -25,8 +25,8 @@ func beginSQL(t *testing.T, a adapter) *sql.Tx {
 	return tx
 }
 
-// A guard holds the write lock to the end of the transaction even where none was
-// taken at its beginning and the mark does not rise: another writer is busy.
+// A guard holds the write lock until the end of the transaction, even if the transaction
+// began without it and the mark does not rise: another writer fails as busy.
 func TestSQLiteLock(t *testing.T) {
 	a := deferred(t)
 	sink := a.dialect.Sink(a.db, a.resource)
@@ -40,7 +40,7 @@ func TestSQLiteLock(t *testing.T) {
 	must(t, sink.Seal(t.Context(), at(5)))
 }
 
-// A transaction that has read an older state is not admitted by it.
+// A transaction that has read an older state is not admitted.
 func TestSQLiteOldSnapshot(t *testing.T) {
 	a := deferred(t)
 	sink := a.dialect.Sink(a.db, a.resource)
@@ -57,7 +57,7 @@ func TestSQLiteOldSnapshot(t *testing.T) {
 	}
 }
 
-// A mark cannot be taken down by hand, and a guard on a *sql.DB is refused.
+// A mark cannot be lowered by hand, and a guard on a *sql.DB is refused.
 func TestSQLiteByHand(t *testing.T) {
 	a := deferred(t)
 	must(t, a.dialect.Sink(a.db, a.resource).Seal(t.Context(), at(5)))
@@ -69,7 +69,7 @@ func TestSQLiteByHand(t *testing.T) {
 	}
 }
 
-// Many migrate at once, and again.
+// Migrate may run concurrently and repeatedly.
 func TestSQLiteMigrate(t *testing.T) {
 	a := dial(t, sqlfence.SQLite, newSQLite(t))
 	must(t, a.dialect.Sink(a.db, a.resource).Seal(t.Context(), at(5)))
@@ -87,8 +87,8 @@ func TestSQLiteMigrate(t *testing.T) {
 	}
 }
 
-// A database of the version before sessions says what is to be done; Migrate does it,
-// and the marks stay.
+// On a database of the version before sessions, the error says what to do; Migrate does it
+// and keeps the marks.
 func TestSQLiteUpgrade(t *testing.T) {
 	a := dial(t, sqlfence.SQLite, newSQLite(t))
 	sink := a.dialect.Sink(a.db, a.resource)
@@ -111,7 +111,7 @@ func TestSQLiteUpgrade(t *testing.T) {
 	}
 }
 
-// A dialect that is none is refused, not taken for another.
+// An invalid dialect is refused.
 func TestNoDialect(t *testing.T) {
 	a := deferred(t)
 	tx := beginSQL(t, a)

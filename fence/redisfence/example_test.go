@@ -12,8 +12,8 @@ import (
 	"github.com/tenurehq/tenure/fence/redisfence"
 )
 
-// A leader was paused; another was elected and has counted on. When the first wakes
-// up, its write is refused, and nothing of it is done.
+// A leader was paused, and another one was elected and has counted on. When the first one
+// resumes, its write is refused and has no effect.
 func Example() {
 	client := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS_ADDR")})
 	defer func() { _ = client.Close() }()

@@ -17,8 +17,8 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// Client is what is needed of go-redis: a *redis.Client or *redis.ClusterClient.
-// A pipeline is none, because it has no answer yet.
+// Client has the methods of go-redis that a Fence needs: a *redis.Client or
+// *redis.ClusterClient. Pipelines are refused, because they have no answer yet.
 type Client interface {
 	Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd
 	EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd
@@ -27,22 +27,21 @@ type Client interface {
 //go:embed guard.lua
 var guard string
 
-// Script is what a write does, in Lua. It runs after the check, in one step with
-// it, and only if the stamp was admitted.
+// Script is a write in Lua. It runs in one step with the check, and only if the stamp was
+// admitted.
 type Script struct{ text, sha string }
 
-// NewScript makes a guarded script of a body that is written as for EVAL: its keys
-// are KEYS[1] and up, its arguments ARGV[1] and up, its answer what it returns.
-// Whether it is Lua is found out by the first write; nothing is done then.
+// NewScript makes a guarded script. The body is written as for EVAL: its keys are KEYS[1] and
+// up, its arguments ARGV[1] and up, and its answer is what it returns. An error in the Lua
+// code shows with the first write, which then does nothing.
 func NewScript(body string) *Script {
-	// On one line, so that the lines in Redis' errors are those of the body.
+	// All on one line, so that line numbers in Redis' errors are those of the body.
 	text := "local function write(KEYS, ARGV) " + body + "\nend\n" + guard
 	sum := sha1.Sum([]byte(text))
 	return &Script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-// Fence is a mark in Redis, and the way to write under it. Any number of processes
-// may use the same.
+// Fence writes to Redis under a mark. Any number of processes may use the same mark.
 type Fence struct {
 	client Client
 	key    string
@@ -51,8 +50,8 @@ type Fence struct {
 	del    *Script
 }
 
-// New guards with the mark under the key, which is used for nothing else. It asks
-// nothing of the server yet.
+// New returns a Fence whose mark is stored under key, which must have no other use. It does
+// not call the server.
 func New(client Client, key string) (*Fence, error) {
 	switch {
 	case client == nil:
@@ -68,22 +67,21 @@ func New(client Client, key string) (*Fence, error) {
 	}, nil
 }
 
-// Do checks the stamp and runs the script if it is admitted, and returns what the
-// script returned, as go-redis reads it. Values of arguments are written as by
-// go-redis.
+// Do checks the stamp, runs the script if it is admitted, and returns what the script
+// returned, as go-redis decodes it. Arguments are encoded by go-redis.
 //
-// The error is a refusal (fence.ErrRefused: nothing was written), or Redis': if the
-// script itself failed, what it wrote before that stays; if the answer was lost,
-// whether it ran is unknown.
+// The error is a refusal (fence.ErrRefused: nothing was written), or an error of Redis: if
+// the script failed, what it wrote before that stays; if the answer was lost, the outcome is
+// unknown.
 func (f *Fence) Do(ctx context.Context, s fence.Stamp, script *Script, keys []string, args ...any) (any, error) {
 	return f.write(ctx, "write", s, "", script, keys, args)
 }
 
-// DoStrict is Do by the strict rule: writes come in the order of the stamps' seqs,
-// from 1. An equal stamp with an equal digest is a retry: the script does not run,
-// and the answer is that of the first time.
+// DoStrict is Do by the strict rule: writes come in the order of the stamps' seqs, from 1. An
+// equal stamp with an equal digest is a retry: the script does not run, and the first answer
+// is returned.
 //
-// A script that failed has not been made: its retry runs it again, from the start.
+// A script that failed counts as not made: a retry runs it again, from the start.
 func (f *Fence) DoStrict(ctx context.Context, s fence.Stamp, digest string, script *Script, keys []string, args ...any) (any, error) {
 	return f.write(ctx, "strict", s, digest, script, keys, args)
 }
@@ -111,15 +109,14 @@ func (f *Fence) Seal(ctx context.Context, s fence.Stamp) error {
 	return err
 }
 
-// Advance is the operator's way past the slip rule: it moves the mark up to any
-// token, never down.
+// Advance raises the mark to any token, past the slip rule. It never lowers it.
 func (f *Fence) Advance(ctx context.Context, s fence.Stamp) error {
 	_, err := f.write(ctx, "advance", s, "", f.none, nil, nil)
 	return err
 }
 
-// Mark returns the mark; nobody's if there is none. What it says is past when it
-// is read.
+// Mark returns the mark; the zero Mark if there is none. It may be out of date when the
+// caller reads it.
 func (f *Fence) Mark(ctx context.Context) (fence.Mark, error) {
 	const read = `if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
 local mark = redis.call('HMGET', KEYS[1], 'deployment', 'group', 'token', 'seq', 'digest', 'session')
@@ -180,7 +177,7 @@ func (f *Fence) run(ctx context.Context, script *Script, keys []string, args []a
 	return reply, nil
 }
 
-// judged turns what the script says into its answer or a refusal.
+// judged converts the reply of the script into its answer or a refusal.
 func judged(reply []any, s fence.Stamp, digest string) (any, error) {
 	word, _ := reply[0].(string)
 	switch word {
@@ -210,7 +207,7 @@ func judged(reply []any, s fence.Stamp, digest string) (any, error) {
 	return nil, fmt.Errorf("the script answers %.200q", fmt.Sprint(reply...))
 }
 
-// markOf reads deployment, group, token, seq, digest and session.
+// markOf decodes deployment, group, token, seq, digest and session.
 func markOf(reply []any) (m fence.Mark, ok bool) {
 	var text [6]string
 	if len(reply) != len(text) {
@@ -246,7 +243,7 @@ func (f *Fence) checkKeys(keys []string) error {
 	return nil
 }
 
-// hashTag is the part of a key that Redis Cluster hashes, if it is not the whole.
+// hashTag returns the part of a key that Redis Cluster hashes, if it is not the whole key.
 func hashTag(key string) string {
 	_, rest, found := strings.Cut(key, "{")
 	tag, _, closed := strings.Cut(rest, "}")

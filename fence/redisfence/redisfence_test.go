@@ -22,11 +22,11 @@ import (
 	"github.com/tenurehq/tenure/internal/servertest"
 )
 
-// A fence of Redis is a sealer.
+// A Fence is a sealer.
 var _ fence.Sealer = (*redisfence.Fence)(nil)
 
-// durable is the only way in which Redis keeps what it has acknowledged, as long as
-// its machine lives.
+// durable starts Redis with the only setting that keeps acknowledged writes while the machine
+// runs.
 func durable(t testing.TB) *servertest.Server {
 	t.Helper()
 	return servertest.Redis(t, servertest.Args("--appendonly", "yes", "--appendfsync", "always"))
@@ -52,7 +52,7 @@ func fenced(t testing.TB, client redisfence.Client, key string) *redisfence.Fenc
 	return f
 }
 
-// contract is what is tested: server is nil in a child process.
+// contract is the sink under test; server is nil in a child process.
 type contract struct {
 	server *servertest.Server
 	made   atomic.Int64
@@ -75,7 +75,7 @@ const note = `return {redis.call('RPUSH', KEYS[1], ARGV[1]), 'made ' .. ARGV[1]}
 
 type write func(ctx context.Context, s fence.Stamp, payload string) error
 
-// open connects; other is how a twin writes.
+// open connects. other replaces the write of a twin.
 func open(where string, other func(f *redisfence.Fence, client *redis.Client, effects string) write) (fencetest.Resource, error) {
 	addr, tag, _ := strings.Cut(where, " ")
 	client := dial(addr)
@@ -113,7 +113,7 @@ func (k *contract) twin(name string, other func(f *redisfence.Fence, client *red
 	return s
 }
 
-// checkApart asks the fence, and then writes: two commands instead of one.
+// checkApart checks the stamp, and then writes with a second command.
 func (k *contract) checkApart() fencetest.Sink {
 	return k.twin("check apart", func(f *redisfence.Fence, client *redis.Client, effects string) write {
 		return func(ctx context.Context, s fence.Stamp, payload string) error {
@@ -146,7 +146,7 @@ func (k *contract) markLast() fencetest.Sink {
 	})
 }
 
-// noSlipRule raises the mark to whatever comes.
+// noSlipRule raises the mark to any token.
 func (k *contract) noSlipRule() fencetest.Sink {
 	return k.twin("no slip rule", func(f *redisfence.Fence, client *redis.Client, effects string) write {
 		return func(ctx context.Context, s fence.Stamp, payload string) error {
@@ -181,10 +181,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Redis that syncs every write keeps the contract of a sink.
+// A Redis that syncs every write passes the tests of a sink.
 func TestSink(t *testing.T) { fencetest.Run(t, (&contract{server: durable(t)}).sink()) }
 
-// The mistakes that are made by hand are caught.
+// The suite catches typical mistakes.
 func TestTwins(t *testing.T) {
 	k := &contract{server: durable(t)}
 	fencetest.Breaks(t, k.checkApart(), fencetest.NotOvertaken, fencetest.KillBetween)
@@ -193,14 +193,14 @@ func TestTwins(t *testing.T) {
 	fencetest.Breaks(t, k.inMemory(), fencetest.MarkSurvives, fencetest.Atomic)
 }
 
-// What the doc comment says first: a Redis as it comes forgets the mark.
+// A Redis with default settings loses the mark, as the package comment says.
 func TestForgetful(t *testing.T) {
 	k := &contract{server: servertest.Redis(t)}
 	fencetest.Breaks(t, k.sink(), fencetest.MarkSurvives)
 }
 
-// The rule in Lua is the rule in Go: same verdict, same error, same mark after it,
-// at the edges and anywhere else.
+// The rule in Lua matches the rule in Go: same verdict, error and new mark, for edge cases
+// and random ones.
 func TestRule(t *testing.T) {
 	client := connect(t, servertest.Redis(t))
 	f := fenced(t, client, "mark")
@@ -253,10 +253,10 @@ func TestRule(t *testing.T) {
 	}
 }
 
-// same compares errors with everything that they carry.
+// same compares errors with all their fields.
 func same(a, b any) bool { return reflect.DeepEqual(a, b) }
 
-// unwrapped takes the name of the mark off a refusal.
+// unwrapped removes the name of the mark from a refusal.
 func unwrapped(err error) error {
 	if errors.Is(err, fence.ErrRefused) {
 		return errors.Unwrap(err)
@@ -278,7 +278,7 @@ func randomMark(r *rand.Rand) fence.Mark {
 	return m
 }
 
-// near is a token at an edge of the rule, as seen from another, or any.
+// near returns a token at an edge of the rule relative to another, or a random one.
 func near(r *rand.Rand, from fence.Token) fence.Token {
 	by := oneOf(r, 0, 0, 0, 0, 1, 2, fence.MaxJump-1, fence.MaxJump, fence.MaxJump+1)
 	counter := int64(from.Counter()) + oneOf[int64](r, 1, 1, -1)*int64(by)
@@ -292,7 +292,7 @@ func near(r *rand.Rand, from fence.Token) fence.Token {
 	return fence.NewToken(uint64(epoch), uint64(counter))
 }
 
-// store puts a mark where the fence looks for it, by hand.
+// store writes a mark by hand to the key of the fence.
 func store(t *testing.T, client *redis.Client, m fence.Mark) {
 	t.Helper()
 	if err := client.Del(t.Context(), "mark").Err(); err != nil {
@@ -310,7 +310,7 @@ func at(token fence.Token, seq uint64) fence.Stamp {
 	return fence.Stamp{Deployment: "prod", Group: "billing", Token: token, Seq: seq}
 }
 
-// The ready-made writes do what they say, and nothing when refused.
+// Set and Del have an effect if admitted, and none if refused.
 func TestSetDel(t *testing.T) {
 	client := connect(t, servertest.Redis(t))
 	f := fenced(t, client, "mark")
@@ -342,8 +342,8 @@ func TestSetDel(t *testing.T) {
 	}
 }
 
-// The answer of a strict write comes back to its retries as it was, whatever its
-// type; a script that failed has not been made.
+// Retries of a strict write get its first answer, whatever its type. A script that failed
+// counts as not made.
 func TestStrictAnswers(t *testing.T) {
 	client := connect(t, servertest.Redis(t))
 	f := fenced(t, client, "mark")
@@ -393,8 +393,8 @@ func TestStrictAnswers(t *testing.T) {
 	}
 }
 
-// A key that holds something else than a mark is not a first contact: nobody
-// writes, and it is not called a refusal of the stamp.
+// A key that holds something other than a mark is not a first contact: all writes fail, and
+// not as refusals of the stamp.
 func TestDamaged(t *testing.T) {
 	client := connect(t, servertest.Redis(t))
 	f := fenced(t, client, "mark")
@@ -430,8 +430,8 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// In a cluster all keys must be in one slot: a fence with a hash tag refuses others
-// by itself, one without is refused by Redis, and nothing is written.
+// In a cluster all keys must be in one slot: a fence with a hash tag refuses other keys
+// itself, otherwise Redis refuses them. Nothing is written.
 func TestCluster(t *testing.T) {
 	server := servertest.Redis(t, servertest.Args("--cluster-enabled", "yes"))
 	node := connect(t, server)
@@ -465,7 +465,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// What is no use is said to be, before the server is asked.
+// Misuse is refused before the server is called.
 func TestMisuse(t *testing.T) {
 	client := connect(t, servertest.Redis(t))
 	ctx := t.Context()
@@ -482,7 +482,7 @@ func TestMisuse(t *testing.T) {
 	if err := f.Set(ctx, at(5, 0), "mark", "x", 0); err == nil || !strings.Contains(err.Error(), "belongs to the fence") {
 		t.Errorf("a write of the mark itself: %v", err)
 	}
-	// A pipeline answers "no error" before it has asked anybody.
+	// A pipeline returns no error before it has sent anything.
 	if err := fenced(t, client.Pipeline(), "mark").Seal(ctx, at(5, 0)); err == nil || !strings.Contains(err.Error(), "pipeline") {
 		t.Errorf("a pipeline: %v", err)
 	}
@@ -491,8 +491,8 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// A server without memory refuses a strict write before it is made: one that
-// frees memory is otherwise made, and forgotten.
+// A server without memory refuses a strict write before it runs. Otherwise a write that frees
+// memory would run without its mark being stored.
 func TestNoMemory(t *testing.T) {
 	client := connect(t, servertest.Redis(t))
 	f := fenced(t, client, "mark")
@@ -515,7 +515,7 @@ func TestNoMemory(t *testing.T) {
 	}
 }
 
-// The example prints what it says.
+// The example prints what its comment says.
 func TestExample(t *testing.T) {
 	t.Setenv("REDIS_ADDR", servertest.Redis(t).Addr())
 	r, w, err := os.Pipe()

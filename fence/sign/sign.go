@@ -50,7 +50,7 @@ type header struct {
 	Type      string `json:"typ"`
 }
 
-// typ keeps signatures of stamps apart from other tokens that a key may sign.
+// typ distinguishes signatures of stamps from other tokens that a key may sign.
 const typ = "tenure-fence+jws"
 
 func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
@@ -114,8 +114,8 @@ func (s *Signer) Sign(c Claims) (string, error) {
 	return signature, nil
 }
 
-// Verifier checks signatures. It remembers the signatures that it has checked, so a leader's second
-// write costs no signature.
+// Verifier checks signatures. It caches those that it has checked, so a leader's second write needs
+// no cryptography.
 type Verifier struct {
 	keys *KeySet
 
@@ -129,7 +129,7 @@ func NewVerifier(keys *KeySet) *Verifier {
 	return &Verifier{keys: keys, checked: map[string]Claims{}}
 }
 
-// maxChecked bounds what a verifier remembers.
+// maxChecked bounds the cache of a verifier.
 const maxChecked = 4096
 
 // Verify is a fence.Verifier: it takes a JSON stamp, and returns it if its signature is good. A
@@ -242,7 +242,7 @@ func (v *Verifier) open(signature string) (Claims, error) {
 	return c, nil
 }
 
-// strict refuses a second spelling of the same bytes.
+// strict refuses a second encoding of the same bytes.
 var strict = base64.RawURLEncoding.Strict()
 
 func read(part string, into any) bool {

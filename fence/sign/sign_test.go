@@ -66,7 +66,7 @@ func refused(t *testing.T, v *sign.Verifier, s fence.Stamp, what string) {
 	}
 }
 
-// A good signature is accepted, twice; every changed bit of it is refused, and so is every other grant.
+// A valid signature is accepted twice. It is refused after the change of any bit, and for any other grant.
 func TestEveryBit(t *testing.T) {
 	signer := newSigner(t)
 	v, _ := trusting(t, signer)
@@ -109,7 +109,7 @@ func TestEveryBit(t *testing.T) {
 	refused(t, v, foreign, "foreign key")
 }
 
-// During a rotation both keys are good. A key that was removed is not, even for what was checked before.
+// During a rotation both keys are valid. A removed key is not, even for signatures that were checked before.
 func TestRotation(t *testing.T) {
 	old, next := newSigner(t), newSigner(t)
 	v, set := trusting(t, old, next)
@@ -136,7 +136,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// Keys come from a file or from the service; what is not a key set is refused by name.
+// Keys come from a file or from the service. An invalid key set is refused, and the error names its source.
 func TestKeys(t *testing.T) {
 	signer := newSigner(t)
 	text, err := sign.Marshal(signer.Key)
@@ -202,7 +202,7 @@ func TestLoadSigner(t *testing.T) {
 	}
 }
 
-// A guard that requires signatures refuses a token that somebody made up, and its sink's mark stays.
+// A guard that requires signatures refuses a forged token, and the mark of its sink stays.
 func TestGuard(t *testing.T) {
 	signer := newSigner(t)
 	v, _ := trusting(t, signer)
@@ -247,7 +247,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// A signature that is bound to a certificate is refused from everybody else, also when it is cached.
+// A signature that is bound to a certificate is refused from other callers, even if it is cached.
 func TestBound(t *testing.T) {
 	signer := newSigner(t)
 	v, _ := trusting(t, signer)

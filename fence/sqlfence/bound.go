@@ -14,7 +14,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// errBad tells database/sql to throw a connection away.
+// errBad makes database/sql discard a connection.
 var errBad = driver.ErrBadConn
 
 // Bound is a dialect on one transaction. Its methods are those of Dialect.
@@ -23,7 +23,7 @@ type Bound struct {
 	run     Runner
 }
 
-// On binds the dialect to a transaction of another driver than database/sql.
+// On binds the dialect to a transaction of a driver other than database/sql.
 func (d Dialect) On(r Runner) Bound { return Bound{dialect: d, run: r} }
 
 // Guard is Dialect.Guard.
@@ -31,14 +31,14 @@ func (b Bound) Guard(ctx context.Context, resource string, s fence.Stamp) error 
 	return b.admit(ctx, resource, s, admission{function: "tenure_admit", rule: fence.Mark.Admit})
 }
 
-// Advance moves the mark up to any token, never down, and like Guard holds it there
-// until the transaction ends.
+// Advance raises the mark to any token, never lowers it, and like Guard locks it until the
+// transaction ends.
 func (b Bound) Advance(ctx context.Context, resource string, s fence.Stamp) error {
 	return b.admit(ctx, resource, s, admission{function: "tenure_advance", rule: fence.Mark.Advance})
 }
 
-// admission is one way to move a mark: by a function of the database, or by the
-// rule itself where the database is in the process.
+// admission is one way to change a mark: by a function of the database or, if the database is
+// in the process, by the rule itself.
 type admission struct {
 	function string
 	rule     func(fence.Mark, fence.Stamp) (fence.Mark, error)
@@ -148,8 +148,8 @@ func (b Bound) Once(ctx context.Context, resource string, s fence.Stamp, key str
 	if err := b.Guard(ctx, resource, s); err != nil {
 		return nil, false, err
 	}
-	// Whoever inserts the key makes the step. Another waits here until that
-	// transaction has ended. Without a result it is not made.
+	// The transaction that inserts the key makes the step. Others wait here until it has ended. A
+	// row without a result means that the step was not made.
 	n, err := b.run.Exec(ctx, b.numbered("INSERT INTO tenure_once (resource, key, token) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"),
 		resource, key, int64(s.Token))
 	if err != nil {
@@ -169,8 +169,8 @@ func (b Bound) Once(ctx context.Context, resource string, s fence.Stamp, key str
 	}
 	result, err = step(ctx)
 	if err != nil {
-		// For a caller who commits all the same: the step was not made. If the
-		// transaction is lost already, so is the row.
+		// The caller may commit all the same, so remove the row: the step was not made. If the
+		// transaction has failed already, so has the row.
 		_, left := b.run.Exec(context.WithoutCancel(ctx), b.numbered("DELETE FROM tenure_once WHERE resource = $1 AND key = $2"), resource, key)
 		return nil, false, errors.Join(err, left)
 	}
@@ -182,8 +182,8 @@ func (b Bound) Once(ctx context.Context, resource string, s fence.Stamp, key str
 	return result, false, wrap(resource, err)
 }
 
-// Key makes one key out of the parts of a step's identity, such as a period and an
-// account: different parts make different keys.
+// Key encodes the parts of a step's identity, such as a period and an account, as one key.
+// Different parts make different keys.
 func Key(parts ...string) string {
 	var b strings.Builder
 	for i, p := range parts {
@@ -230,7 +230,7 @@ func (b Bound) store(ctx context.Context, resource string, m, next fence.Mark) e
 	if m == next {
 		return nil
 	}
-	// To learn the session is no new write: the answer to the last one stays.
+	// Adding the session is not a new write, so the answer to the last one stays.
 	_, err := b.run.Exec(ctx, `INSERT INTO tenure_mark (resource, deployment, grp, token, seq, digest, session) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 		ON CONFLICT (resource) DO UPDATE SET token = excluded.token, seq = excluded.seq, digest = excluded.digest, session = excluded.session,
 		answer = CASE WHEN token = excluded.token AND seq = excluded.seq THEN answer END`,
@@ -238,7 +238,7 @@ func (b Bound) store(ctx context.Context, resource string, m, next fence.Mark) e
 	return err
 }
 
-// numbered writes the parameters as the dialect does.
+// numbered rewrites the parameters for the dialect.
 func (b Bound) numbered(query string) string {
 	if b.dialect == SQLite {
 		return strings.ReplaceAll(query, "$", "?")
@@ -253,8 +253,8 @@ func (b Bound) inTx() error {
 	return nil
 }
 
-// refusal reads what the functions of PostgreSQL say: a word, or the verdict and
-// the mark it was given on.
+// refusal decodes the result of the PostgreSQL functions: a word, or the verdict and the mark
+// that it was based on.
 func refusal(said string, s fence.Stamp, digest string) error {
 	if said == "ok" || said == "apply" {
 		return nil
@@ -290,8 +290,8 @@ func refusal(said string, s fence.Stamp, digest string) error {
 	return fmt.Errorf("the database answers %.60q: it has functions of another version", said)
 }
 
-// outdated names the remedy where the database has the tables or functions of an
-// older version of this package.
+// outdated adds the remedy if the database has tables or functions of an older version of
+// this package.
 func outdated(err error) error {
 	if err == nil {
 		return nil
@@ -304,8 +304,8 @@ func outdated(err error) error {
 	return err
 }
 
-// Refusal turns the error that tenure_guard raised, given by its SQLSTATE and its
-// detail, into the refusal that it is; nil if it is none.
+// Refusal converts the error that tenure_guard raised, given by its SQLSTATE and detail, into
+// a refusal. It returns nil for any other error.
 func Refusal(resource string, s fence.Stamp, sqlstate, detail string) error {
 	if len(sqlstate) != 5 || !strings.HasPrefix(sqlstate, "TN0") {
 		return nil
@@ -313,7 +313,7 @@ func Refusal(resource string, s fence.Stamp, sqlstate, detail string) error {
 	return wrap(resource, refusal(detail, s, ""))
 }
 
-// Validate refuses what a database could not store or compare, before it is asked.
+// Validate refuses values that a database could not store or compare, before a query is sent.
 func Validate(resource string, s fence.Stamp) error { return wrap(resource, check(resource, s)) }
 
 func check(resource string, s fence.Stamp) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// lostAnswer is a database on which BEGIN takes effect and its answer is lost. It
-// notes what it was asked.
+// lostAnswer is a database on which BEGIN takes effect and its answer is lost. It records the
+// statements.
 type lostAnswer struct {
 	mu          sync.Mutex
 	asked       []string
@@ -52,8 +52,8 @@ func (c lostConn) ExecContext(_ context.Context, query string, _ []driver.NamedV
 	return driver.RowsAffected(0), nil
 }
 
-// A transaction that was begun although BEGIN answered an error does not go back
-// into the pool: it is rolled back, or its connection is closed.
+// If BEGIN fails but has taken effect, the transaction is not returned to the pool: it is
+// rolled back, or its connection is closed.
 func TestBeginFails(t *testing.T) {
 	for _, cannotUndo := range []bool{false, true} {
 		l := &lostAnswer{cannotUndo: cannotUndo}
@@ -75,7 +75,7 @@ func TestBeginFails(t *testing.T) {
 	}
 }
 
-// library stands for those that put more methods around database/sql.
+// library stands for libraries that wrap database/sql.
 type (
 	libraryDB   struct{ *sql.DB }
 	libraryConn struct{ *sql.Conn }
@@ -87,8 +87,8 @@ func (nestedTx) BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error) {
 	return nil, errors.ErrUnsupported
 }
 
-// What begins transactions is not taken for one, in whatever it is wrapped; a
-// transaction is, and a connection whose user says that it has one.
+// A value that begins transactions is not accepted as one, however it is wrapped. A
+// transaction is, and a connection that the caller declares to have one.
 func TestNoTransaction(t *testing.T) {
 	s := fence.Stamp{Deployment: "prod", Group: "billing", Token: 4, Seq: 1}
 	for _, d := range []Dialect{Postgres, SQLite} {
@@ -125,8 +125,7 @@ type coded string
 func (c coded) Error() string    { return string(c) }
 func (c coded) SQLState() string { return string(c) }
 
-// Only what could not be serialized, and what stood in another's way, may be
-// repeated.
+// Only serialization failures and deadlocks may be repeated.
 func TestRepeatable(t *testing.T) {
 	for err, want := range map[error]bool{
 		coded("40001"): true, wrap("r", coded("40P01")): true, coded("TN001"): false, coded("25P02"): false, io.EOF: false, nil: false,

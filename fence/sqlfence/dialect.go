@@ -36,8 +36,8 @@ var postgresText string
 //go:embed sqlite.sql
 var sqliteText string
 
-// Migration is the text that installs the tables and functions, for those who keep
-// migrations of their own. It may be run again.
+// Migration returns the SQL that installs the tables and functions, for users with their own
+// migrations. It may be run repeatedly.
 func (d Dialect) Migration() string {
 	switch d {
 	case Postgres:
@@ -48,8 +48,8 @@ func (d Dialect) Migration() string {
 	return ""
 }
 
-// Statements returns the migration one statement at a time, for drivers that take
-// no more.
+// Statements returns the migration as single statements, for drivers that accept one at a
+// time.
 func (d Dialect) Statements() []string {
 	var all []string
 	for paragraph := range strings.SplitSeq(d.Migration(), "\n\n") {
@@ -69,8 +69,7 @@ func (d Dialect) Statements() []string {
 // MigrationLock is the advisory lock that Migrate takes on PostgreSQL.
 const MigrationLock int64 = 7596553796441985138
 
-// Migrate installs the tables and functions. It may be run by many at once, and
-// again.
+// Migrate installs the tables and functions. It may be run concurrently and repeatedly.
 func (d Dialect) Migrate(ctx context.Context, db *sql.DB) error {
 	err := within(ctx, d, db, func(c *sql.Conn) error { return d.OnConn(c).migrate(ctx) })
 	if err != nil {
@@ -79,9 +78,8 @@ func (d Dialect) Migrate(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// Migrate is Dialect.Migrate in a transaction of the caller, for those who install tables
-// of their own with those of the fence. On SQLite it holds the write lock from the
-// beginning.
+// Migrate is Dialect.Migrate in a transaction of the caller, for users who install their own
+// tables with those of the fence. On SQLite it takes the write lock first.
 func (b Bound) Migrate(ctx context.Context) error {
 	err := b.inTx()
 	if err == nil {
@@ -121,13 +119,12 @@ func (b Bound) addSession(ctx context.Context) error {
 	return err
 }
 
-// within runs f in a transaction that, on SQLite, holds the write lock from the
-// beginning.
+// within runs f in a transaction that, on SQLite, holds the write lock from the start.
 func within(ctx context.Context, d Dialect, db *sql.DB, f func(*sql.Conn) error) error {
 	var begin string
 	switch d {
 	case Postgres:
-		// Whatever the default: who waits for the lock wants to see what is then.
+		// Whatever the default: after waiting for the lock, it must see the current state.
 		begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
 	case SQLite:
 		begin = "BEGIN IMMEDIATE"
@@ -139,15 +136,15 @@ func within(ctx context.Context, d Dialect, db *sql.DB, f func(*sql.Conn) error)
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	// To begin may have failed only on the way back, when ctx ended.
+	// BEGIN may have taken effect although it returned an error, when ctx ended.
 	if _, err = conn.ExecContext(ctx, begin); err == nil {
 		if err = f(conn); err == nil {
 			_, err = conn.ExecContext(ctx, "COMMIT")
 		}
 	}
 	if err != nil {
-		// Clean-up runs although ctx may have ended. What cannot be rolled back
-		// must not go back to the pool.
+		// Clean-up runs although ctx may have ended. A connection that cannot be rolled back must not
+		// go back to the pool.
 		if _, undone := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); undone != nil && !strings.Contains(undone.Error(), noneActive) {
 			_ = conn.Raw(func(any) error { return errBad })
 		}
@@ -155,7 +152,7 @@ func within(ctx context.Context, d Dialect, db *sql.DB, f func(*sql.Conn) error)
 	return err
 }
 
-// noneActive is what SQLite says when there is nothing to roll back.
+// noneActive is SQLite's error if there is nothing to roll back.
 const noneActive = "no transaction is active"
 
 // Repeatable reports whether the caller may retry the whole transaction after the error:
@@ -165,9 +162,9 @@ func Repeatable(err error) bool {
 	return errors.As(err, &coded) && (coded.SQLState() == "40001" || coded.SQLState() == "40P01")
 }
 
-// Tx is the transaction of the caller: a *sql.Tx, or what a library makes of one.
-// What begins transactions is none and is refused: a *sql.DB, a *sql.Conn, and what
-// embeds them. What hides that cannot be seen through.
+// Tx is the transaction of the caller: a *sql.Tx, or a library's wrapper of one. Values that
+// begin transactions are refused: a *sql.DB, a *sql.Conn, and types that embed them. A
+// wrapper that hides this is not noticed.
 type Tx interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
@@ -178,7 +175,7 @@ var (
 	errConn = errors.New("sqlfence: a connection may have no transaction, and then a guard on it guards nothing: pass the transaction, or use OnConn if one was begun by hand")
 )
 
-// inTx refuses what is no transaction, as far as that can be seen.
+// inTx refuses a value that is not a transaction, as far as that can be seen.
 func inTx(tx Tx) error {
 	switch t := tx.(type) {
 	case *sql.Tx:
@@ -187,7 +184,7 @@ func inTx(tx Tx) error {
 	case interface {
 		BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 	}:
-		// Some libraries' transactions begin others inside.
+		// Transactions of some libraries can begin nested ones.
 		if _, ends := t.(interface{ Commit() error }); !ends {
 			return errConn
 		}
@@ -195,9 +192,9 @@ func inTx(tx Tx) error {
 	return nil
 }
 
-// OnConn binds the dialect to a connection on which the caller has begun a
-// transaction by hand, such as BEGIN IMMEDIATE. Nothing shows whether it has: if it
-// has not, a guard guards nothing.
+// OnConn binds the dialect to a connection on which the caller has begun a transaction by
+// hand, such as BEGIN IMMEDIATE. This cannot be checked: without a transaction a guard
+// protects nothing.
 func (d Dialect) OnConn(c *sql.Conn) Bound { return d.On(begun{standard{c}}) }
 
 // begun is a connection with a transaction.
@@ -210,7 +207,7 @@ type Runner interface {
 	Exec(ctx context.Context, query string, args ...any) (int64, error)
 }
 
-// Row is one row of an answer, or the error in its place.
+// Row is one row of a result, or an error instead.
 type Row interface{ Scan(dest ...any) error }
 
 // standard is a Runner on database/sql.
@@ -228,69 +225,63 @@ func (s standard) Exec(ctx context.Context, query string, args ...any) (int64, e
 	return r.RowsAffected()
 }
 
-// Guard admits the stamp to the resource, or refuses it: then nothing of the
-// transaction may be committed. After an error that is Repeatable the transaction
-// may be made again. Until the transaction ends no newer leader is
-// admitted; others under the same token are (on PostgreSQL). It may come before or
-// after the writes that it guards.
+// Guard admits the stamp to the resource or refuses it. After a refusal nothing of the
+// transaction may be committed. After an error that is Repeatable the transaction may be
+// repeated. Until the transaction ends no newer leader is admitted; others with the same
+// token are (on PostgreSQL). Guard may come before or after the writes that it guards.
 func (d Dialect) Guard(ctx context.Context, tx Tx, resource string, s fence.Stamp) error {
 	return d.On(standard{tx}).Guard(ctx, resource, s)
 }
 
-// GuardStrict is Guard for a resource with one ordered writer. Apply: make the
-// write, and store its answer with Answer. Retry: the write was made before, and
-// answered so.
+// GuardStrict is Guard for a resource with one ordered writer. Apply: make the write, and
+// store its answer with Answer. Retry: the write was made before; answer is its answer.
 func (d Dialect) GuardStrict(ctx context.Context, tx Tx, resource string, s fence.Stamp, digest string) (fence.Verdict, []byte, error) {
 	return d.On(standard{tx}).GuardStrict(ctx, resource, s, digest)
 }
 
-// Answer stores what a retry of the strict write will be told, in the transaction
-// of the write.
+// Answer stores the answer for retries of the strict write, in the transaction of the write.
 func (d Dialect) Answer(ctx context.Context, tx Tx, resource string, s fence.Stamp, answer []byte) error {
 	return d.On(standard{tx}).Answer(ctx, resource, s, answer)
 }
 
-// Once guards the resource and makes a step that must not be made twice, whoever
-// leads: its key is its identity in the business (see Key). The first time it runs
-// step and stores its result in the same transaction; every later time it returns
-// that result, and again is true. One who comes while another is at it waits, and
-// gets the result; if the other fails or dies, it makes the step itself.
+// Once guards the resource and makes a step that must not be made twice, whoever leads. key
+// identifies the step in the business (see Key). The first call runs step and stores its
+// result in the same transaction; every later call returns that result, and again is true. A
+// concurrent call waits for the result; if the other call fails or dies, it makes the step
+// itself.
 //
-// The step is made when the transaction commits. If step fails the caller rolls
-// back, with everything the step has written. Who commits all the same has not made
-// it; a row that is left of a step that was not made is an error for whoever reads
-// it, never a result.
+// The step is made when the transaction commits. If step fails, the caller must roll back,
+// including everything that step has written. If it commits all the same, the step counts as
+// not made; a row without a result is an error for its readers, never a result.
 func (d Dialect) Once(ctx context.Context, tx Tx, resource string, s fence.Stamp, key string, step func(context.Context) ([]byte, error)) (result []byte, again bool, err error) {
 	return d.On(standard{tx}).Once(ctx, resource, s, key, step)
 }
 
-// ReadMark returns the resource's mark; nobody's if it was never written to. Any
-// connection will do, a *sql.DB too: what it says is past when it is read.
+// ReadMark returns the resource's mark, or the zero Mark if it has none. It works on any
+// connection, also a *sql.DB, and may be out of date when the caller reads it.
 func (d Dialect) ReadMark(ctx context.Context, q Tx, resource string) (fence.Mark, error) {
 	return d.On(standard{q}).ReadMark(ctx, resource)
 }
 
-// Sink is a resource of a database, for what is done to it outside the
-// transactions of writers.
+// Sink is a resource of a database, for operations outside the transactions of writers.
 type Sink struct {
 	dialect  Dialect
 	db       *sql.DB
 	resource string
 }
 
-// Sink names a resource of db. It is a fence.Sealer.
+// Sink returns a resource of db. It is a fence.Sealer.
 func (d Dialect) Sink(db *sql.DB, resource string) *Sink {
 	return &Sink{dialect: d, db: db, resource: resource}
 }
 
-// Seal raises the mark to the stamp's token, after the transactions that were
-// admitted under older ones have ended.
+// Seal raises the mark to the stamp's token, after transactions that were admitted with older
+// tokens have ended.
 func (k *Sink) Seal(ctx context.Context, s fence.Stamp) error {
 	return k.alone(ctx, func(b Bound) error { return b.Guard(ctx, k.resource, s) })
 }
 
-// Advance is the operator's way past the slip rule: it moves the mark up to any
-// token, never down.
+// Advance raises the mark to any token, past the slip rule. It never lowers it.
 func (k *Sink) Advance(ctx context.Context, s fence.Stamp) error {
 	return k.alone(ctx, func(b Bound) error { return b.Advance(ctx, k.resource, s) })
 }
@@ -305,7 +296,7 @@ func (k *Sink) alone(ctx context.Context, f func(Bound) error) error {
 		return within(ctx, k.dialect, k.db, func(c *sql.Conn) error { return f(k.dialect.OnConn(c)) })
 	}
 	err := once()
-	// Nothing else is in these transactions, so they are repeated here.
+	// These transactions do nothing else, so they can be retried here.
 	for Repeatable(err) && ctx.Err() == nil {
 		err = once()
 	}

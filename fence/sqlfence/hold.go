@@ -104,22 +104,22 @@ func (b Bound) Hold(ctx context.Context, resources ...string) (*Held, error) {
 	return h, nil
 }
 
-// Mark returns the mark of a held resource, as it was set last. It panics if the resource
-// is not held: the mark of nobody would admit everybody.
+// Mark returns the mark of a held resource, as it was set last. It panics if the resource is
+// not held, because a zero Mark would admit every stamp.
 func (h *Held) Mark(resource string) fence.Mark { return h.of(resource).mark }
 
 // Answer returns the answer to the last strict write, for its retry.
 func (h *Held) Answer(resource string) []byte { return h.of(resource).answer }
 
-// Set keeps the mark that the rule returned for an admitted stamp, with the answer that a
-// retry of a strict write will be told (nil for other writes). Store writes it.
+// Set keeps the mark that the rule returned for an admitted stamp, with the answer for
+// retries of a strict write (nil for other writes). Store writes it.
 func (h *Held) Set(resource string, next fence.Mark, answer []byte) {
 	m := h.of(resource)
 	switch {
 	case answer != nil:
 		m.answer, m.changed = answer, true
 	case next.Token != m.mark.Token || next.Seq != m.mark.Seq:
-		m.answer = nil // it was another write's
+		m.answer = nil // it belongs to another write
 	}
 	m.changed = m.changed || next != m.mark
 	m.mark = next

@@ -8,8 +8,8 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// A migration falls into whole statements: none begins in the middle of a function,
-// none is lost. (What they do is tested in package pgxfence, on real databases.)
+// A migration is split into whole statements: none begins inside a function, none is lost.
+// (Package pgxfence tests them on real databases.)
 func TestStatements(t *testing.T) {
 	for _, d := range []Dialect{Postgres, SQLite} {
 		all := d.Statements()
@@ -24,7 +24,7 @@ func TestStatements(t *testing.T) {
 	}
 }
 
-// What the functions say is read as what it is; what is not understood is an error,
+// The results of the SQL functions are decoded correctly. An unknown result is an error,
 // never an admission.
 func TestRefusal(t *testing.T) {
 	s := fence.Stamp{Deployment: "prod", Group: "billing", Token: 4}

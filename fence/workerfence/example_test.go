@@ -11,8 +11,8 @@ import (
 	"github.com/tenurehq/tenure/fence/workerfence"
 )
 
-// A worker has done an order of the new leader. One that the old leader sent before
-// it was deposed arrives late, and is refused.
+// A worker has executed an order of the new leader. An order that the old leader sent earlier
+// arrives late and is refused.
 func Example() {
 	path, _ := os.MkdirTemp("", "worker-")
 	defer func() { _ = os.RemoveAll(path) }()

@@ -9,13 +9,13 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// Handler acts on an order. Its context ends when the one who asked for it goes
-// away, or when a higher token comes: it returns soon then.
+// Handler executes an order. Its context ends when the caller's does, or when a higher token
+// arrives. It must return soon after that.
 type Handler func(ctx context.Context, s fence.Stamp, order []byte) error
 
-// InterruptedError: the order was admitted and begun, and then a higher token came.
-// It is no refusal: part of the order may be done. It is the cause with which the
-// handler's context ended.
+// InterruptedError: the order was admitted and started, and then a higher token arrived. It
+// is not a refusal: part of the order may be done. It is the cause with which the handler's
+// context ended.
 type InterruptedError struct {
 	Stamp fence.Stamp
 	By    fence.Stamp
@@ -32,36 +32,35 @@ func (e *InterruptedError) Error() string {
 	return text
 }
 
-// Worker acts on orders. Its methods may be called from many goroutines; orders
-// under one token run side by side.
+// Worker executes orders. Its methods may be called concurrently; orders with one token run
+// concurrently.
 type Worker struct {
 	mark   fence.Sealer
 	handle Handler
-	// turn is held while an order is admitted: who is admitted and who is running
-	// must not be seen apart.
+	// turn is held while an order is admitted, so that admission and the list of running orders
+	// change together.
 	turn chan struct{}
 
 	mu      sync.Mutex
 	running map[*run]struct{}
 }
 
-// run is an order that is being acted on.
+// run is a running order.
 type run struct {
 	stamp fence.Stamp
 	end   context.CancelCauseFunc
 	done  chan struct{}
 }
 
-// New makes a worker whose mark is kept by mark: its Seal must be durable when it
-// returns, and the mark must be the worker's own.
+// New returns a worker whose mark is stored by mark. Its Seal must be durable when it
+// returns, and no other worker may use the mark.
 func New(mark fence.Sealer, handle Handler) *Worker {
 	return &Worker{mark: mark, handle: handle, turn: make(chan struct{}, 1), running: make(map[*run]struct{})}
 }
 
-// Do acts on an order if its stamp is admitted, and returns what the handler
-// returns. If it is refused (fence.ErrRefused), or ctx ends before its turn, nothing
-// was done. If a higher token came while the handler was at it and it did not
-// finish, the error is an *InterruptedError.
+// Do executes an order if its stamp is admitted, and returns the handler's error. If the
+// stamp is refused (fence.ErrRefused), or ctx ends before its turn, nothing was done. If a
+// higher token arrived before the handler finished, the error is an *InterruptedError.
 func (w *Worker) Do(ctx context.Context, s fence.Stamp, order []byte) error {
 	r, hctx, err := w.admit(ctx, s, w.mark.Seal, true)
 	if err != nil {
@@ -80,16 +79,16 @@ func (w *Worker) Do(ctx context.Context, s fence.Stamp, order []byte) error {
 	return done
 }
 
-// Seal closes the worker to everyone below the stamp: when it returns, nothing of a
-// lower token runs any more.
+// Seal refuses all tokens below the stamp's. When it returns, no order with a lower token is
+// running.
 func (w *Worker) Seal(ctx context.Context, s fence.Stamp) error {
 	_, _, err := w.admit(ctx, s, w.mark.Seal, false)
 	return err
 }
 
-// Advance is the operator's way past the slip rule, for a mark that has one, such as
-// a *filefence.Dir. Like Seal it ends what runs under lower tokens; to advance the
-// mark beside its worker does not.
+// Advance raises the mark past the slip rule, if the mark supports that, as a *filefence.Dir
+// does. Like Seal it ends running orders with lower tokens; advancing the mark directly does
+// not.
 func (w *Worker) Advance(ctx context.Context, s fence.Stamp) error {
 	mark, ok := w.mark.(interface {
 		Advance(ctx context.Context, s fence.Stamp) error
@@ -101,8 +100,8 @@ func (w *Worker) Advance(ctx context.Context, s fence.Stamp) error {
 	return err
 }
 
-// admit stores the mark, ends what is lower and waits for it. An order is put among
-// the running ones in the same turn, so that a higher token finds it there.
+// admit stores the mark, ends running orders with lower tokens and waits for them. It adds
+// the order to the running ones in the same turn, so that a higher token finds it.
 func (w *Worker) admit(ctx context.Context, s fence.Stamp, store func(context.Context, fence.Stamp) error, order bool) (*run, context.Context, error) {
 	select {
 	case w.turn <- struct{}{}:

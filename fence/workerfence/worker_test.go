@@ -17,8 +17,8 @@ import (
 	"github.com/tenurehq/tenure/fence/workerfence"
 )
 
-// shared lets the connections of the suite reach one worker, as they reach one
-// process over a network: a worker belongs to its process.
+// shared connects all connections of the suite to one worker, as over a network, because a
+// worker belongs to one process.
 type shared struct {
 	mu  sync.Mutex
 	all map[string]*seat
@@ -69,7 +69,7 @@ func (h *shared) sink(name string, worker func(*filefence.Dir, workerfence.Handl
 	}
 }
 
-// act is a handler that leaves a line in a file.
+// act is a handler that appends a line to a file.
 func act(path string) workerfence.Handler {
 	return func(ctx context.Context, _ fence.Stamp, order []byte) error {
 		fencetest.Between(ctx)
@@ -97,7 +97,7 @@ func sink() fencetest.Sink {
 	})
 }
 
-// forgetful admits by a mark in memory.
+// forgetful keeps its mark in memory.
 type forgetful struct {
 	mu   sync.Mutex
 	mark fence.Mark
@@ -128,8 +128,8 @@ func withoutMark(s fencetest.Sink) fencetest.Sink {
 	return s
 }
 
-// each gives every order a worker of its own, so that nobody waits for a running
-// order of a lower token.
+// each makes a worker for every order, so that no order waits for running ones with lower
+// tokens.
 func each() fencetest.Sink {
 	s := sink()
 	s.Name = "nobody waits"
@@ -149,7 +149,7 @@ func each() fencetest.Sink {
 	return s
 }
 
-// unmarked acts on everything.
+// unmarked accepts every order.
 type unmarked struct{}
 
 func (unmarked) Seal(context.Context, fence.Stamp) error { return nil }
@@ -166,10 +166,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A worker keeps the contract of a sink.
+// A worker passes the tests of a sink.
 func TestSink(t *testing.T) { fencetest.Run(t, sink()) }
 
-// The mistakes that are made by hand are caught.
+// The suite catches typical mistakes.
 func TestTwins(t *testing.T) {
 	fencetest.Breaks(t, inMemory(), fencetest.MarkSurvives)
 	fencetest.Breaks(t, each(), fencetest.NotOvertaken)
@@ -180,8 +180,8 @@ func at(token fence.Token) fence.Stamp {
 	return fence.Stamp{Deployment: "prod", Group: "jobs", Token: token}
 }
 
-// A higher token ends the running orders of lower ones, says why, and is acted on
-// when they have returned; orders of one token run side by side.
+// A higher token ends the running orders with lower ones, with a cause, and is executed after
+// they have returned. Orders with one token run concurrently.
 func TestHigherEndsLower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -198,7 +198,7 @@ func TestHigherEndsLower(t *testing.T) {
 				return nil
 			}
 			<-ctx.Done()
-			time.Sleep(time.Second) // it puts its things away
+			time.Sleep(time.Second) // it cleans up
 			return context.Cause(ctx)
 		})
 		var lower sync.WaitGroup
@@ -221,8 +221,8 @@ func TestHigherEndsLower(t *testing.T) {
 	})
 }
 
-// What was begun and interrupted is not called refused, whatever the handler makes
-// of it; what was finished all the same is done.
+// An order that was started and interrupted is not reported as refused, whatever the handler
+// returns. One that finished all the same is reported as done.
 func TestInterruptedIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, result := range []error{&fence.StaleError{Stamp: at(4)}, context.Canceled, nil} {
@@ -253,15 +253,15 @@ func TestInterruptedIsNotRefused(t *testing.T) {
 	})
 }
 
-// A mark without an operator's way has none through its worker.
+// A worker whose mark cannot be advanced cannot be advanced.
 func TestCannotAdvance(t *testing.T) {
 	if err := workerfence.New(&forgetful{}, nil).Advance(t.Context(), at(5)); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("answered %v", err)
 	}
 }
 
-// An order that does not stop holds the next leader up, who gives up with its
-// context; but the mark stands already, and nothing lower is accepted.
+// An order that does not stop delays the next leader until that one's context ends. The mark
+// is raised already, so lower tokens are refused.
 func TestLowerDoesNotStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
