@@ -91,7 +91,7 @@ type call struct {
 	path   string
 	header http.Header
 	body   []byte
-	// leader: only the leader can do it. Otherwise any node is asked.
+	// leader: only the leader can answer it. Otherwise any node can.
 	leader bool
 	// again: it may be retried although its outcome is unknown.
 	again bool
@@ -127,7 +127,7 @@ func (c *Client) do(ctx context.Context, r call) (answer, error) {
 			}
 			return answer{}, err
 		}
-		// The error of an earlier try says more than the end of the context.
+		// The error of an earlier attempt says more than the end of the context.
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
@@ -167,7 +167,7 @@ func (c *Client) learn(at string, err error) (after time.Duration, moved bool) {
 	return 0, false
 }
 
-// maxAnswer is more than any answer of a node.
+// maxAnswer is larger than any answer of a node, in bytes.
 const maxAnswer = 16 << 20
 
 // try makes the call once, at one node. A call that may be retried is never ErrUnknown.

@@ -29,7 +29,7 @@ type standIn struct {
 	token  fence.Token
 	seq    uint64
 	nexts  int                                                         // calls of /next that reached any node
-	before func(node int, w http.ResponseWriter, r *http.Request) bool // true: it has answered
+	before func(node int, w http.ResponseWriter, r *http.Request) bool // returns true if it has answered
 }
 
 func newStandIn(t *testing.T) *standIn {
@@ -81,7 +81,7 @@ func (s *standIn) lead(node int) {
 	s.token++
 }
 
-// answer lets f answer first.
+// answer makes f answer first.
 func (s *standIn) answer(f func(node int, w http.ResponseWriter, r *http.Request) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,8 +113,8 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// A client that knows one node finds the leader among all, follows it when it changes,
-// and waits while there is none; the numbers it gets rise.
+// A client that knows one node finds the leader, follows it when it changes, and waits while
+// there is none. Its numbers increase.
 func TestFindsTheLeader(t *testing.T) {
 	s := newStandIn(t)
 	c := newClient(t, s.nodes[1].URL, s.nodes[2].URL)
@@ -144,7 +144,7 @@ func TestFindsTheLeader(t *testing.T) {
 	}
 }
 
-// The leader is remembered: one call is one request.
+// The client caches the leader: one call is one request.
 func TestRemembersTheLeader(t *testing.T) {
 	s := newStandIn(t)
 	s.lead(2)
@@ -161,8 +161,8 @@ func TestRemembersTheLeader(t *testing.T) {
 	}
 }
 
-// A call is repeated when the answer says that nothing was done, and never when it
-// does not: then it is ErrUnknown, and was sent once.
+// A call is retried if the answer says that nothing was done. Otherwise it is ErrUnknown and
+// was sent once.
 func TestRepeatsOnlyWhatWasNotDone(t *testing.T) {
 	problem := func(status int, code string, retry bool) func(http.ResponseWriter) {
 		return func(w http.ResponseWriter) {
@@ -173,7 +173,7 @@ func TestRepeatsOnlyWhatWasNotDone(t *testing.T) {
 		name   string
 		answer func(http.ResponseWriter)
 		again  bool
-		want   error // if not again
+		want   error // if it is not retried
 	}{
 		{"no leader", problem(503, api.CodeNoLeader, true), true, nil},
 		{"stepping down", problem(503, api.CodeStepping, true), true, nil},
@@ -220,8 +220,8 @@ func TestRepeatsOnlyWhatWasNotDone(t *testing.T) {
 	}
 }
 
-// A leader that takes the call and never answers leaves its outcome unknown; the call
-// is not made anywhere else.
+// If the leader accepts the call and never answers, the outcome is unknown. The call is not
+// sent to another node.
 func TestTimeoutIsUnknown(t *testing.T) {
 	s := newStandIn(t)
 	s.lead(0)
@@ -253,8 +253,8 @@ func TestTimeoutIsUnknown(t *testing.T) {
 	}
 }
 
-// A node that is gone was surely not reached: the call goes to another, and when all
-// are gone the error says that nothing was done.
+// If a node is down, the call was certainly not sent and goes to another node. If all are
+// down, the error says that nothing was done.
 func TestDeadNodes(t *testing.T) {
 	s := newStandIn(t)
 	s.lead(0)
@@ -262,7 +262,7 @@ func TestDeadNodes(t *testing.T) {
 	if _, err := c.Next(within(t, 10*time.Second), 1); err != nil {
 		t.Fatal(err)
 	}
-	c.Close() // a kept connection may take the request before it is seen to be dead
+	c.Close() // an idle connection may take the request before its failure is noticed
 	s.nodes[0].Close()
 	s.lead(1)
 	if _, err := c.Next(within(t, 10*time.Second), 1); err != nil {
@@ -277,7 +277,7 @@ func TestDeadNodes(t *testing.T) {
 	}
 }
 
-// Who says that it leads with a token below one that was seen is not believed.
+// A node that claims to lead with a lower token than one that was seen is ignored.
 func TestOldLeaderIsNotBelieved(t *testing.T) {
 	s := newStandIn(t)
 	s.lead(1)
@@ -302,8 +302,8 @@ func TestOldLeaderIsNotBelieved(t *testing.T) {
 	}
 }
 
-// Records go to any node that lives, versions travel as ETags do, and a conflict is
-// told from a failure.
+// Any running node serves records, versions are sent as ETags, and a conflict differs from a
+// failure.
 func TestRecords(t *testing.T) {
 	s := newStandIn(t)
 	s.nodes[0].Close()
@@ -344,7 +344,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// What can never work is refused before anything is sent.
+// Invalid input is refused before anything is sent.
 func TestBadInput(t *testing.T) {
 	for _, urls := range [][]string{nil, {"127.0.0.1:1"}, {"ftp://x"}, {"http://"}} {
 		if _, err := client.New(client.Config{URLs: urls}); err == nil {
@@ -361,8 +361,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// The Location of a 409 is enough to find the leader, with the version in its path or
-// without.
+// The Location of a 409 is enough to find the leader, with or without the version in its
+// path.
 func TestFollowsLocation(t *testing.T) {
 	for _, path := range []string{"/next", "/v1/next"} {
 		s := newStandIn(t)
@@ -371,7 +371,7 @@ func TestFollowsLocation(t *testing.T) {
 			switch {
 			case node != 1:
 				return false
-			case r.Method == http.MethodGet: // it takes itself for the leader, until it is called
+			case r.Method == http.MethodGet: // it says that it leads, until it is called
 				httpapi.WriteJSON(w, 200, api.Status{NodeID: "node-1", Role: api.Leader, FenceToken: 1})
 			default:
 				w.Header().Set("Location", s.nodes[0].URL+path)
@@ -386,8 +386,8 @@ func TestFollowsLocation(t *testing.T) {
 	}
 }
 
-// A node that does not say in time who leads keeps nobody from asking again: that
-// nothing is known about the leader is no doubt about the call.
+// A node that does not answer in time who leads does not stop the retries: an unknown leader
+// does not make the outcome of the call unknown.
 func TestSlowStatus(t *testing.T) {
 	s := newStandIn(t)
 	s.lead(0)
@@ -399,7 +399,7 @@ func TestSlowStatus(t *testing.T) {
 		if asked++; asked > 4 {
 			return false
 		}
-		w.Header().Set("Content-Length", "50") // and never sent
+		w.Header().Set("Content-Length", "50") // but the body is never sent
 		return true
 	})
 	c := newClient(t, s.nodes[0].URL)

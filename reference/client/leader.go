@@ -44,8 +44,8 @@ func (c *Client) Leader(ctx context.Context) (Leader, error) {
 	}
 }
 
-// A node may take askPatience to answer, and askBeyond longer than the first answer: a paused
-// node must not hold the caller up.
+// A node may take askPatience to answer, and askBeyond longer than the first answer, so that
+// a paused node does not delay the caller.
 const (
 	askPatience = time.Second
 	askBeyond   = 100 * time.Millisecond
@@ -114,7 +114,7 @@ func (c *Client) Status(ctx context.Context, url string) (api.Status, error) {
 	return v, definite(err)
 }
 
-// place is the node to call: the leader, or any node in turn.
+// place returns the node to call: the leader, or the next node in turn.
 func (c *Client) place(ctx context.Context, leader bool) (string, error) {
 	if !leader {
 		return c.urls[int(c.turn.Add(1)-1)%len(c.urls)], nil
@@ -135,7 +135,7 @@ func (c *Client) place(ctx context.Context, leader bool) (string, error) {
 	return l.URL, nil
 }
 
-// forget drops the leader, unless another was found meanwhile.
+// forget removes the cached leader, unless another was found meanwhile.
 func (c *Client) forget(url string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// Range is numbers that only this caller has.
+// Range is a range of numbers that only this caller has.
 type Range struct {
 	Token       fence.Token
 	First, Last uint64

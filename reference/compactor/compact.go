@@ -5,9 +5,9 @@
 // bytes. So a hundred gigabytes can be processed at any rate, and the digest at the end shows
 // whether each segment was counted once, in order.
 //
-// A stretch of segments is claimed before it is begun, in the same write that records the
-// progress. What a leader had claimed and not recorded as done, the next one does again and
-// counts as redone.
+// A leader claims a range of segments before it starts on them, in the write that records its
+// progress. The next leader repeats what was claimed and not recorded as done, and counts it
+// as redone.
 package compactor
 
 import (
@@ -179,7 +179,7 @@ func (r *runner) run(ctx context.Context) error {
 			return r.stopped(ctx, err)
 		}
 		if ctx.Err() != nil {
-			return r.leave(ctx) // nothing is begun that may not be claimed
+			return r.leave(ctx) // do not start what was not claimed
 		}
 		for until := r.Cursor.Segment + r.cfg.Every; r.Cursor.Segment < until && !r.Cursor.Finished(); {
 			size := r.next()
@@ -189,7 +189,7 @@ func (r *runner) run(ctx context.Context) error {
 			if !r.wait(ctx, timer, due) {
 				return r.leave(ctx)
 			}
-			// Lost time is not made up for in a burst.
+			// Do not make up for lost time in a burst.
 			due = max(due, r.cfg.Clock.Now().Add(-time.Second))
 		}
 	}

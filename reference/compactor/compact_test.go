@@ -57,8 +57,8 @@ func cursor(t *testing.T, p *pencil) compactor.Cursor {
 
 func fast() compactor.Config { return compactor.Config{Rate: -1, Log: slog.New(slog.DiscardHandler)} }
 
-// A hundred gigabytes follow from the seed alone: the same segments each time, of the
-// size that was asked for on average, and all bytes are counted.
+// The segments depend only on the seed: they are the same each time, have the requested size
+// on average, and add up to all bytes.
 func TestDeterministic(t *testing.T) {
 	var digest string
 	for range 2 {
@@ -84,9 +84,9 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// Wherever leaders are cut off, the next one goes on from what was recorded; the end is
-// the same as without, and redone is never less than what was really done twice, nor
-// more than one claim a leader.
+// Wherever leaders stop, the next one continues from what was recorded, and the result is the
+// same. The redone count is at least what was done twice, and at most one claim for each
+// leader.
 func TestLeadersGoOn(t *testing.T) {
 	whole, err := compactor.Run(t.Context(), &pencil{}, begin(t, task), fast())
 	if err != nil {
@@ -146,8 +146,8 @@ func TestLeadersGoOn(t *testing.T) {
 	}
 }
 
-// A leader that is killed leaves its claim, and the next one says what it had to redo;
-// one that stops in order leaves nothing to redo.
+// After a leader was killed, the next one reports what it had to redo. A leader that stops in
+// order leaves nothing to redo.
 func TestRedone(t *testing.T) {
 	stopAt := func(segment int64, last bool) *pencil {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -180,9 +180,9 @@ func TestRedone(t *testing.T) {
 	}
 }
 
-// A handover that falls on a checkpoint, the last one too, leaves the position all the
-// same: the term is over for ordinary writes, and takes this one. Of a term that was
-// refused nothing more is written.
+// A handover during a checkpoint, also the last one, still records the position: the term has
+// ended for ordinary writes, but allows this one. After a refused write nothing more is
+// written.
 func TestHandoverOnCheckpoint(t *testing.T) {
 	whole, err := compactor.Run(t.Context(), &pencil{}, begin(t, task), fast())
 	if err != nil {
@@ -228,7 +228,7 @@ func TestHandoverOnCheckpoint(t *testing.T) {
 	}
 }
 
-// The pace is kept.
+// The rate limit is kept.
 func TestPace(t *testing.T) {
 	cfg := fast()
 	cfg.Rate = 100_000_000
@@ -241,8 +241,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// A refused write stops it at once, what is no task is refused, and one that is done
-// stays done.
+// A refused write stops the run at once, an invalid task is refused, and a finished task
+// stays finished.
 func TestStops(t *testing.T) {
 	p := &pencil{fail: func(n int) error {
 		if n == 3 {

@@ -29,7 +29,7 @@ type Service struct {
 	log    *slog.Logger
 
 	asked chan work              // buffered by one
-	at    atomic.Pointer[Cursor] // nil: nothing is done here
+	at    atomic.Pointer[Cursor] // nil: no task runs here
 	busy  atomic.Bool            // from the start of a task to its end
 }
 

@@ -19,7 +19,7 @@ import (
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// quietGrant is the engine's side of a term that nobody watches.
+// quietGrant is a grant that does nothing.
 type quietGrant struct{}
 
 func (quietGrant) Ended(error)                             {}
@@ -56,7 +56,7 @@ func checkpoint() ledgerapi.Write {
 	return ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: "a", Value: json.RawMessage(`1`)}}
 }
 
-// A write that is refused because another leads ends the term, by itself and at once.
+// A write that is refused because another node leads ends the term at once.
 func TestRefusedStepsDown(t *testing.T) {
 	l := openLedger(t)
 	old, _, _ := newTerm(1)
@@ -100,8 +100,8 @@ func TestCloneStepsDown(t *testing.T) {
 	}
 }
 
-// After a refusal nothing more is sent, whether the term is seen to have ended or not,
-// and nobody who writes at the same time begins an attempt after a refused one has ended.
+// After a refusal nothing more is sent, whether the end of the term was noticed or not, and
+// no concurrent writer starts an attempt after a refused one has ended.
 func TestRefusedSendsNothingMore(t *testing.T) {
 	l := openLedger(t)
 	old, _, _ := newTerm(1)
@@ -123,7 +123,7 @@ func TestRefusedSendsNothingMore(t *testing.T) {
 			}
 		},
 	})
-	// WriteLast does not ask whether the term goes on: the pen alone keeps it back.
+	// WriteLast does not check the term, so only the writer itself can stop it.
 	var writers sync.WaitGroup
 	for range 8 {
 		writers.Go(func() {
@@ -156,8 +156,8 @@ func TestRefusedSendsNothingMore(t *testing.T) {
 	}
 }
 
-// After the end of its term a leader sends nothing; what it leaves to its successor it
-// may still write if the term ended by its own will, and only then.
+// After the end of its term a leader sends nothing. WriteLast is allowed only if the leader
+// ended the term itself.
 func TestEnded(t *testing.T) {
 	for _, tt := range []struct {
 		cause error
@@ -179,7 +179,7 @@ func TestEnded(t *testing.T) {
 	}
 }
 
-// What was sent is not cancelled: neither by the caller's context nor by the end of
+// A write that was sent is not cancelled, neither by the caller's context nor by the end of
 // the term.
 func TestOutlives(t *testing.T) {
 	term, _, end := newTerm(1)
@@ -193,7 +193,7 @@ func TestOutlives(t *testing.T) {
 	}
 }
 
-// Close waits for a write under way, whoever made it; then only the last one is made.
+// Close waits for all pending writes. After it only WriteLast writes.
 func TestClose(t *testing.T) {
 	term, _, _ := newTerm(1)
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -230,8 +230,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Between stands between the check and the write: a leader that loses its trust there
-// writes all the same, and the ledger is what refuses.
+// Between is called between the check and the write: a leader that loses its trust there
+// still writes, and the ledger refuses.
 func TestBetween(t *testing.T) {
 	l := openLedger(t)
 	term, trust, _ := newTerm(1)

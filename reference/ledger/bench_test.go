@@ -22,9 +22,9 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 )
 
-// The bar of group commit: with 200 callers that each take one number, at least ten
-// times as many get theirs as with one transaction a call, fsync on in both, in one
-// run. TENURE_BENCH=1 runs it.
+// The bar of group commit: 200 callers that each take one number get at least ten times as
+// many numbers as with one transaction per call, with fsync in both cases, in one run.
+// TENURE_BENCH=1 runs it.
 func TestGroupCommitBar(t *testing.T) {
 	if os.Getenv("TENURE_BENCH") == "" {
 		t.Skip("a benchmark: set TENURE_BENCH=1")
@@ -72,8 +72,7 @@ func TestGroupCommitBar(t *testing.T) {
 		if many/one < bar {
 			verdict = "short"
 		}
-		// Over HTTP the generator on the same machine takes its share: a second
-		// figure.
+		// Over HTTP the load generator uses the same cores, so this is a second figure without a bar.
 		if verdict == "short" && how.name == "go" {
 			t.Errorf("%s: group commit is %.1f times as fast, want %.0f", how.name, many/one, bar)
 		}
@@ -81,9 +80,8 @@ func TestGroupCommitBar(t *testing.T) {
 	}
 }
 
-// line is a connection that asks for one number after another. The generator shares
-// the cores with the ledger, so it does no more than it must: what net/http spends on
-// a request costs more than the ledger does.
+// line is a connection that takes one number after another. The load generator shares the
+// cores with the ledger, so it avoids net/http, which costs more per request than the ledger.
 type line struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -100,7 +98,7 @@ func dialLine(addr string) (*line, error) {
 	return &line{conn, bufio.NewReaderSize(conn, 1024)}, nil
 }
 
-// ask takes one number. Of the answer it reads the status, the length and the body.
+// ask takes one number. It reads the status, the length and the body of the answer.
 func (l *line) ask(context.Context) error {
 	if _, err := l.conn.Write(oneNumber); err != nil {
 		return err
@@ -148,7 +146,7 @@ func rate(t *testing.T, span time.Duration, callers []call) float64 {
 	for _, call := range callers {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				// Not ctx: a call under way at the end is let through.
+				// Not ctx: a pending call may finish.
 				err := call(context.WithoutCancel(ctx))
 				switch {
 				case err == nil:

@@ -12,7 +12,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/state"
 )
 
-// patience bounds how long a group gathers.
+// patience bounds how long a group waits for more ops.
 const patience = 10 * time.Millisecond
 
 // run commits group after group until the queue is closed and empty.

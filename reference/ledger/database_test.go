@@ -17,8 +17,8 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/state"
 )
 
-// A file is served by one ledger at a time, by whatever name it is called; the next
-// finds everything when the first is closed.
+// One ledger at a time serves a file, whatever path names it. After it is closed, the next
+// one finds all data.
 func TestOneLedgerPerFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a b?#%.db")
@@ -50,8 +50,8 @@ func TestOneLedgerPerFile(t *testing.T) {
 	}
 }
 
-// The log has its room before the first write, and does not grow with those that follow;
-// nothing of how it came by it is in the database.
+// The log is allocated before the first write and does not grow later. The allocation leaves
+// nothing in the database.
 func TestLogIsReserved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	l := opened(t, Config{DB: path})
@@ -90,8 +90,8 @@ func TestLogIsReserved(t *testing.T) {
 	}
 }
 
-// What cannot be opened says why, and a database of a later program or of another is
-// not touched.
+// Open returns why it failed. It does not change a database of a later version or of another
+// program.
 func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	exec := func(path, statement string) {
@@ -108,7 +108,7 @@ func TestOpenRefuses(t *testing.T) {
 		}
 	}
 	newer, other, text := filepath.Join(dir, "newer.db"), filepath.Join(dir, "other.db"), filepath.Join(dir, "text.db")
-	for range 2 { // the second start finds the schema there
+	for range 2 { // the second start finds the schema
 		l, err := Open(t.Context(), Config{DB: newer})
 		if err != nil {
 			t.Fatal(err)
@@ -145,8 +145,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// Several ledgers may serve one PostgreSQL: their numbers do not overlap, and none
-// deadlocks for good. A server that is killed is unavailable, and then goes on.
+// Several ledgers may serve one PostgreSQL: their numbers do not overlap, and deadlocks are
+// resolved. While the server is down, the ledgers are unavailable; afterwards they continue.
 func TestPostgresShared(t *testing.T) {
 	server := servertest.Postgres(t)
 	var all [3]*Ledger
@@ -162,7 +162,7 @@ func TestPostgresShared(t *testing.T) {
 					if _, err := l.Apply(t.Context(), b); err != nil {
 						t.Errorf("ledger %d: %v", i, err)
 					}
-					// First contacts that cross: each ledger in another order.
+					// First writes to resources cross: each ledger uses another order.
 					b.Resource = fmt.Sprintf("r%d", (n*(i+1)+w)%30)
 					if _, err := l.Apply(t.Context(), b); err != nil {
 						t.Errorf("ledger %d: %v", i, err)
@@ -200,8 +200,8 @@ func TestPostgresShared(t *testing.T) {
 	}
 }
 
-// deadlocked makes PostgreSQL undo the ledger's transaction to resolve a deadlock: it
-// is made again, and the caller notices nothing.
+// deadlocked makes PostgreSQL roll back the ledger's transaction to resolve a deadlock. The
+// ledger retries, and the caller does not notice.
 func deadlocked(t *testing.T, l *Ledger) {
 	t.Helper()
 	for range 5 {
@@ -212,8 +212,8 @@ func deadlocked(t *testing.T, l *Ledger) {
 	t.Error("PostgreSQL never undid the ledger's transaction")
 }
 
-// deadlock reports that it was the ledger's transaction that was undone: on a busy
-// machine it may be the other.
+// deadlock reports whether the ledger's transaction was the one that was rolled back: on a
+// busy machine it may be the other.
 func deadlock(t *testing.T, l *Ledger) bool {
 	t.Helper()
 	ctx := t.Context()

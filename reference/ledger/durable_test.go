@@ -14,9 +14,9 @@ import (
 	"github.com/tenurehq/tenure/internal/servertest"
 )
 
-// Every acknowledged write was synced first: between the write to SQLite's log and the
-// answer to the caller is a sync of the log. The system calls are observed, because a
-// killed process leaves the page cache behind.
+// Every acknowledged write was synced first: SQLite's log is synced between its write and the
+// answer to the caller. The test observes system calls, because the page cache survives a
+// killed process.
 func TestSyncedBeforeAnswer(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "l.db")
 	p := startProcess(t, served{DB: db})
@@ -29,7 +29,7 @@ func TestSyncedBeforeAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	const writes = 5
-	// Attaching takes a moment: what is traced begins with a write that shows up.
+	// Attaching takes a moment, so wait for a write that shows up in the trace.
 	lines := func() []string {
 		data, err := os.ReadFile(trace)
 		if err != nil && !os.IsNotExist(err) {
@@ -67,7 +67,7 @@ func TestSyncedBeforeAnswer(t *testing.T) {
 			unsynced = false
 		case answer.MatchString(line):
 			if !log {
-				continue // the attaching cut this one in two
+				continue // attaching cut this line in two
 			}
 			if seen++; unsynced {
 				t.Errorf("answer %d was sent before the log was synced: %s", seen, line)

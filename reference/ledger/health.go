@@ -30,7 +30,7 @@ func (l *Ledger) Health(ctx context.Context, seen api.Identity) (api.Identity, e
 	return now, err
 }
 
-// Verify is an error if the ledger has lost data, as far as it or the caller knows.
+// Verify returns an error if the ledger has lost data, as far as it or the caller knows.
 func (l *Ledger) Verify(ctx context.Context, seen api.Identity) (api.Identity, error) {
 	now, err := l.identity(ctx)
 	switch {
@@ -41,12 +41,12 @@ func (l *Ledger) Verify(ctx context.Context, seen api.Identity) (api.Identity, e
 	case seen.ID == "" || seen.ID == now.ID && seen.Revision <= now.Revision:
 		return now.Identity, nil
 	}
-	// The commit decides, and records it.
+	// The commit decides whether data was lost, and records it.
 	v := l.wait(ctx, &op{kind: probe, seen: seen})
 	return v.Answer.Ledger, v.Err
 }
 
-// writable is an error if the ledger cannot write.
+// writable returns an error if the ledger cannot write.
 func (l *Ledger) writable(ctx context.Context) error {
 	fresh := func(at int64) bool { return at != 0 && l.cfg.Clock.Now().Sub(clock.Instant(at)) < probeEvery }
 	if fresh(l.wrote.Load()) && !l.unmade.Load() {
@@ -63,7 +63,7 @@ func (l *Ledger) writable(ctx context.Context) error {
 	}
 	v := l.wait(ctx, &op{kind: probe})
 	if errors.Is(v.Err, api.ErrBusy) && !l.unmade.Load() {
-		return nil // others write
+		return nil // other callers write
 	}
 	if v.Err != nil && !errors.Is(v.Err, api.ErrDataLost) {
 		v.Err = fmt.Errorf("%w: it cannot write: %s", api.ErrUnavailable, v.Err.Error()) // the outcome of a probe does not matter

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/database"
 )
 
-// handClock is moved by hand.
+// handClock is a clock that the test advances.
 type handClock struct {
 	clock.Clock
 	at atomic.Int64
@@ -24,9 +24,9 @@ type handClock struct {
 
 func (c *handClock) Now() clock.Instant { return clock.Instant(c.at.Load()) }
 
-// A ledger that cannot write says so, also when nobody writes, and is healthy again when
-// it can, without anybody having written. However many ask, it probes now and then only,
-// and not at all while others write.
+// A ledger that cannot write reports that, even if nobody writes, and reports that it is
+// healthy again once it can. However many callers ask, it probes only from time to time, and
+// not while others write.
 func TestHealthyCanWrite(t *testing.T) {
 	t.Parallel()
 	var full atomic.Bool

@@ -16,8 +16,8 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/state"
 )
 
-// Of firings that were delivered the newest are kept; one that is pending is kept
-// however old it is, and goes when it was delivered.
+// The newest delivered firings are kept. A pending firing is kept however old it is, until it
+// was delivered.
 func TestPendingFiringsAreKept(t *testing.T) {
 	const keep, ticks = 100, 5
 	l := opened(t, Config{History: keep})
@@ -69,7 +69,7 @@ func TestPendingFiringsAreKept(t *testing.T) {
 	exact(t, l)
 }
 
-// A database of the first schema is brought to this one, and keeps what it has.
+// A database of the first schema is migrated and keeps its data.
 func TestMigrates(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l.db")
 	db, err := sql.Open("sqlite", path)
@@ -97,7 +97,7 @@ func TestMigrates(t *testing.T) {
 	if _, err := l.Share(t.Context(), api.SharedWrite{Deployment: "prod", Space: "s", Key: "k", Value: []byte("1")}); err != nil {
 		t.Error(err)
 	}
-	// A mark from before has no session, and takes the first.
+	// A mark of an older version has no session, and takes the first.
 	b.Stamp.Session = "other"
 	var clone *fence.CloneError
 	if _, err := l.Apply(t.Context(), b); !errors.As(err, &clone) {
@@ -105,9 +105,9 @@ func TestMigrates(t *testing.T) {
 	}
 }
 
-// The marks of a database of the version before move to the fence's table with everything
-// that they are: a stale write, a clone and a retry are recognised as before. A ledger of
-// that version that still runs on the same PostgreSQL fails.
+// The marks of a database of the previous version move to the fence's table with all their
+// fields: a stale write, a clone and a retry are recognised as before. A ledger of that
+// version that still runs on the same PostgreSQL fails.
 func TestMigratesMarks(t *testing.T) {
 	t.Run("SQLite", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "l.db")
@@ -146,7 +146,7 @@ func marksMove(t *testing.T, config, driver, source string, d sqlfence.Dialect) 
 	l := opened(t, Config{DB: config})
 	for _, want := range []api.Resource{
 		{Name: "r", Deployment: "prod", Group: "billing", Token: 7, Seq: 3, Digest: "d", Session: "first", LastTick: 5, UpdatedMS: 6},
-		// The session was that of a lower token.
+		// The session belongs to a lower token.
 		{Name: "raised", Deployment: "prod", Group: "billing", Token: 8, UpdatedMS: 6},
 		{Name: "unmarked", UpdatedMS: 6},
 	} {
@@ -174,8 +174,8 @@ func marksMove(t *testing.T, config, driver, source string, d sqlfence.Dialect) 
 	}
 }
 
-// A shared write is in the same group as the batches that arrive with it, and shares
-// the fate of its commit.
+// A shared write is in the same group as batches that arrive at the same time, and has the
+// outcome of that commit.
 func TestSharedGathers(t *testing.T) {
 	l := opened(t, Config{})
 	h := hold(l)

@@ -25,7 +25,7 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// site is a ledger served as the program serves it, in this process.
+// site is a ledger in this process, served as the program serves it.
 type site struct {
 	*client.Client
 	t   *testing.T
@@ -51,13 +51,13 @@ func serveHere(t *testing.T, cfg ledger.Config) *site {
 	return &site{c, t, l, server.URL}
 }
 
-// reply is an answer whose body was read.
+// reply is a complete answer.
 type reply struct {
 	StatusCode int
 	Header     http.Header
 }
 
-// send makes a request by hand; headers are "Name: value".
+// send makes a request; headers are "Name: value".
 func (s *site) send(method, path, body string, headers ...string) (reply, map[string]any) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
@@ -88,8 +88,8 @@ func stamped(token string, more ...string) []string {
 
 const aTick = `{"writes":[{"tick":{"payload":1}}]}`
 
-// Whatever comes for a token is refused with a clear error, leaves nothing behind,
-// and the next honest write succeeds.
+// An invalid token is refused with a clear error and has no effect, and the next valid write
+// succeeds.
 func TestBadTokens(t *testing.T) {
 	s := serveHere(t, ledger.Config{})
 	honest := func(what string) {
@@ -147,8 +147,8 @@ func TestBadTokens(t *testing.T) {
 	}
 }
 
-// tenMegabytes sends that much token by hand: the server hangs up before it is all
-// sent, having said why.
+// tenMegabytes sends a token of ten megabytes by hand: the server answers with the reason and
+// closes the connection before all is sent.
 func tenMegabytes(t *testing.T, addr string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -167,7 +167,7 @@ func tenMegabytes(t *testing.T, addr string) {
 	}
 }
 
-// Requests that are none are refused with problem+json, whatever is wrong with them.
+// Invalid requests are refused with problem+json.
 func TestBadRequests(t *testing.T) {
 	s := serveHere(t, ledger.Config{})
 	long := strings.Repeat("x", 300)
@@ -251,8 +251,8 @@ func value(v any) json.RawMessage {
 	return data
 }
 
-// What is written is read back, under /v1 and without it; versions and keys guard
-// against writing twice; a batch is made whole or not at all.
+// Writes are read back, under /v1 and without it. Versions and keys prevent double writes. A
+// batch is made as a whole or not at all.
 func TestWriteAndRead(t *testing.T) {
 	s := serveHere(t, ledger.Config{Now: func() time.Time { return time.UnixMilli(1234) }})
 	ctx := t.Context()
@@ -277,7 +277,7 @@ func TestWriteAndRead(t *testing.T) {
 		t.Fatalf("answered %s, %v", value(a), err)
 	}
 
-	// The same again fails at the record, and nothing of it is there.
+	// The same batch again fails at the record and writes nothing.
 	_, err = s.Apply(ctx, batch)
 	var version *api.VersionError
 	if !errors.As(err, &version) || *version != (api.VersionError{Key: "k/1", Version: 0, Current: 1}) {
@@ -322,7 +322,7 @@ func (s *site) page(path string) string {
 	return string(value(v))
 }
 
-// Lists come in pages that join without a gap.
+// Consecutive pages of a list have no gap.
 func TestPages(t *testing.T) {
 	s := serveHere(t, ledger.Config{})
 	ctx := t.Context()
@@ -365,9 +365,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// A leader proposes its range: only the one that follows is taken, and who is
-// mistaken is told where the sequence stands. A repeated strict request gets the same
-// numbers.
+// A leader proposes its range, and only the one that follows the last number is accepted. A
+// refusal has the last number. A repeated strict request gets the same numbers.
 func TestSequences(t *testing.T) {
 	s := serveHere(t, ledger.Config{})
 	ctx := t.Context()
@@ -381,7 +380,7 @@ func TestSequences(t *testing.T) {
 		stamp fence.Stamp
 		w     api.SequenceWrite
 		want  string
-		last  uint64 // when refused by continuity
+		last  uint64 // if it does not follow the last number
 	}{
 		{"proposed", at(4), api.SequenceWrite{First: 1, Last: 10}, "1..10", 0},
 		{"the same again", at(4), api.SequenceWrite{First: 1, Last: 10}, "", 10},
@@ -422,8 +421,8 @@ func TestSequences(t *testing.T) {
 	}
 }
 
-// The mark is raised by a seal, past the slip rule by an operator on this machine;
-// every refusal arrives as the error that the rule gave.
+// A seal raises the mark, and an operator on this machine can raise it past the slip rule.
+// Every refusal arrives as the error of the rule.
 func TestSealAndAdvance(t *testing.T) {
 	s := serveHere(t, ledger.Config{})
 	ctx := t.Context()
@@ -459,7 +458,7 @@ func TestSealAndAdvance(t *testing.T) {
 		k, v, _ := strings.Cut(line, ": ")
 		r.Header.Set(k, v)
 	}
-	h.ServeHTTP(w, r) // httptest's address is 192.0.2.1
+	h.ServeHTTP(w, r) // httptest uses the address 192.0.2.1
 	if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `"denied"`) {
 		t.Errorf("advance from another machine: %d %s", w.Code, w.Body)
 	}
@@ -475,7 +474,7 @@ func TestSealAndAdvance(t *testing.T) {
 	}
 }
 
-// steppedClock is a clock that stands still until it is moved.
+// steppedClock is a clock that stands still until the test advances it.
 type steppedClock struct{ now atomic.Int64 }
 
 func (c *steppedClock) Now() clock.Instant    { return clock.Instant(c.now.Load()) }
@@ -497,9 +496,9 @@ func (s *site) metric(name string) string {
 	return "absent"
 }
 
-// With fencing on, a stale write is refused, listed and counted, and one leader acts.
-// With fencing off it is taken, every answer says so, it is listed all the same, two
-// leaders act and the split brain is counted.
+// With fencing on, a stale write is refused, listed and counted, and one leader acts. With
+// fencing off it is accepted and still listed, every answer says that fencing is off, two
+// leaders act, and the split brain is counted.
 func TestFencingOnAndOff(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		c := &steppedClock{}
@@ -558,7 +557,7 @@ func TestFencingOnAndOff(t *testing.T) {
 	}
 }
 
-// With fencing off a leader's range is believed, so numbers are handed out twice: what
+// With fencing off the ledger trusts a leader's range, so numbers are handed out twice, as
 // the experiments show.
 func TestUnfencedReusesNumbers(t *testing.T) {
 	s := serveHere(t, ledger.Config{Unfenced: true})
@@ -573,7 +572,7 @@ func TestUnfencedReusesNumbers(t *testing.T) {
 	}
 }
 
-// There is a limit to resources; those that exist go on, and a refused one leaves no
+// The number of resources is limited. Existing ones still work, and a refused one leaves no
 // row.
 func TestResourcesAreBounded(t *testing.T) {
 	s := serveHere(t, ledger.Config{Resources: 2})
@@ -591,8 +590,8 @@ func TestResourcesAreBounded(t *testing.T) {
 	}
 }
 
-// A ledger that is gone is unavailable to read, and to write when nothing can have
-// been sent; one that falls silent leaves the outcome unknown.
+// If a ledger is down, reads are unavailable, and so are writes that certainly were not sent.
+// If it stops answering, the outcome is unknown.
 func TestClientWithoutLedger(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

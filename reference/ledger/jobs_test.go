@@ -43,8 +43,8 @@ func delivered(key string, at int64, worker string) api.Write {
 	return api.Write{Delivered: &api.DeliveredWrite{Job: key, AtMS: at, Worker: worker}}
 }
 
-// A job that is written again with the schedule that it has keeps an instant that was
-// not fired; with another schedule, or none, it is due when the write says.
+// A job that is written again with the same schedule keeps a due instant that was not fired.
+// With another schedule or none, it is due when the write says.
 func TestJobWrittenAgain(t *testing.T) {
 	onBoth(t, func(t *testing.T, db string) {
 		s := serveHere(t, ledger.Config{DB: db})
@@ -64,7 +64,7 @@ func TestJobWrittenAgain(t *testing.T) {
 				t.Errorf("write %d: %+v %v, want it due at %d", i, j, err, tt.want)
 			}
 		}
-		// Also within one batch, and not from a job that was deleted in between.
+		// The same holds within one batch, but not for a job that was deleted in between.
 		s.apply(at(7), again("@every 10ms", 95), fire("j", 90, 90, 100), again("@every 10ms", 110))
 		if j, err := s.Job(t.Context(), "r", "j"); err != nil || j.NextMS != 100 {
 			t.Errorf("%+v %v", j, err)
@@ -88,9 +88,9 @@ func (s *site) firings(pending bool) string {
 	return strings.Join(text, " ")
 }
 
-// Jobs are made, replaced and deleted; they are listed in the order in which they are
-// due, in pages that join, up to an instant; how many there are and how often they
-// were changed is known.
+// Jobs can be created, replaced and deleted. They are listed in the order in which they are
+// due, in consecutive pages, up to an instant, with their number and the version of the last
+// change.
 func TestJobs(t *testing.T) {
 	onBoth(t, func(t *testing.T, db string) {
 		s := serveHere(t, ledger.Config{DB: db, Now: func() time.Time { return time.UnixMilli(1234) }})
@@ -142,9 +142,9 @@ func TestJobs(t *testing.T) {
 	})
 }
 
-// A firing is recorded once by its job and instant, with the payload that the job had,
-// and stays pending until it was delivered. A job that is not as the leader thinks is
-// an outcome and fails nothing else.
+// A firing is recorded once for its job and instant, with the payload of the job, and stays
+// pending until it was delivered. If a job is not as the leader expects, that is an outcome
+// and fails nothing else.
 func TestFirings(t *testing.T) {
 	onBoth(t, func(t *testing.T, db string) {
 		now := int64(1234)
@@ -173,8 +173,8 @@ func TestFirings(t *testing.T) {
 				t.Errorf("%s: %+v, want %+v", tt.name, *out[0].Fire, tt.want)
 			}
 		}
-		// In one batch: a job that is made anew at an instant that was fired, moves on and
-		// is fired no second time; and all that another missed.
+		// In one batch: a job that is created again at an instant that was fired moves on and is not
+		// fired again; and all missed instants of another job.
 		out := s.apply(at(8), job("again", 10), fire("again", 10, 10, 20), fire("again", 20, 20, 30), fire("again", 30, 30, 0), fire("again", 40, 40, 0))
 		if *out[1].Fire != (api.FireOutcome{Duplicate: true}) || *out[2].Fire != (api.FireOutcome{}) || *out[3].Fire != (api.FireOutcome{}) || *out[4].Fire != (api.FireOutcome{Moved: true}) {
 			t.Errorf("in one batch: %s", value(out))
@@ -218,8 +218,8 @@ func TestFirings(t *testing.T) {
 	})
 }
 
-// What a stale leader says about jobs is refused and changes nothing, and so is a
-// batch of a good one of which a part cannot be made.
+// Job writes of a stale leader are refused and change nothing. So does a valid leader's batch
+// of which one part fails.
 func TestStaleLeaderHasNoJobs(t *testing.T) {
 	onBoth(t, func(t *testing.T, db string) {
 		s := serveHere(t, ledger.Config{DB: db})
@@ -260,8 +260,8 @@ func TestStaleLeaderHasNoJobs(t *testing.T) {
 	})
 }
 
-// Of many who fire the same job at the same instant, through several ledgers where
-// the database allows that, one does, and the firing is there once.
+// If many callers fire the same job at the same instant, through several ledgers if the
+// database allows, one succeeds, and the firing exists once.
 func TestFiredAtOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, db string) {
 		ledgers := []*ledger.Ledger{open(t, ledger.Config{DB: db})}
@@ -284,7 +284,7 @@ func TestFiredAtOnce(t *testing.T) {
 			all.Go(func() {
 				for j := range jobs {
 					key := fmt.Sprint("j", j)
-					// Half of them are a new leader: what the old one did not do, it does.
+					// Half of them are a new leader, which does what the old one did not do.
 					a, err := ledgers[i%len(ledgers)].Apply(ctx, api.Batch{Resource: "r", Stamp: at(7 + fence.Token(i/4)), Writes: []api.Write{fire(key, 10, 10, 20)}})
 					if err != nil {
 						if !errors.Is(err, fence.ErrRefused) || i >= 4 {
@@ -316,8 +316,8 @@ func TestFiredAtOnce(t *testing.T) {
 	})
 }
 
-// A strict batch about jobs that is repeated is answered as it was, also in what the
-// ledger's clock said, and is made once.
+// A repeated strict batch about jobs gets the first answer, with the same time, and is made
+// once.
 func TestStrictJobs(t *testing.T) {
 	now := int64(1000)
 	s := serveHere(t, ledger.Config{Now: func() time.Time { now++; return time.UnixMilli(now) }})
@@ -336,7 +336,7 @@ func TestStrictJobs(t *testing.T) {
 	if r, err := s.Resource(t.Context(), "r"); err != nil || r.Firings != 1 || r.FiringsPending != 0 || r.JobsVersion != 1 {
 		t.Errorf("the resource is %+v, %v", r, err)
 	}
-	// The clock is in the short answers too.
+	// The short answers have the ledger's time too.
 	if a, err := s.Allocate(t.Context(), "r", atSeq(7, 2), api.SequenceWrite{Name: "ids", N: 1}); err != nil || a.AtMS <= first.AtMS {
 		t.Errorf("numbers: %+v, %v", a, err)
 	}

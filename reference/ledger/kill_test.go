@@ -21,20 +21,20 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/client"
 )
 
-// history is what callers of a ledger that is killed were told.
+// history records the answers to callers of a ledger that is killed.
 type history struct {
 	mu      sync.Mutex
 	ranges  []api.RangeAnswer
 	ticks   map[string]bool
 	records map[string]uint64
-	fired   map[string]int64 // the last tick of whose jobs
+	fired   map[string]int64 // by caller: the last acknowledged instant of its jobs
 	shared  map[string]uint64
 	token   fence.Token
 	unknown int
 	acked   int
 }
 
-// await waits for so many more acknowledgements.
+// await waits for n more acknowledgements.
 func (h *history) await(t *testing.T, more int) {
 	t.Helper()
 	h.mu.Lock()
@@ -71,14 +71,14 @@ func rounds(t *testing.T, usual int) int {
 	return usual
 }
 
-// kill -9 of the ledger under load: no acknowledged write is lost, the mark is never
-// lower, no number is handed out twice or skipped, no job misses an instant or is fired
-// twice at one, and a strict batch that is repeated until it is answered is made once. TENURE_ROUNDS says how often.
+// kill -9 of the ledger under load: no acknowledged write is lost, the mark never falls, no number is handed out
+// twice or skipped, no instant of a job is missed or fired twice, and a strict batch that is repeated until it is
+// answered is made once. TENURE_ROUNDS sets the number of rounds.
 func TestKilledLedger(t *testing.T) {
 	killed(t, served{DB: filepath.Join(t.TempDir(), "l.db")}, rounds(t, 3))
 }
 
-// The same with PostgreSQL behind it.
+// The same on PostgreSQL.
 func TestKilledLedgerPostgres(t *testing.T) {
 	killed(t, served{DB: servertest.Postgres(t).URL()}, min(rounds(t, 1), 10))
 }
@@ -87,7 +87,7 @@ func killed(t *testing.T, s served, rounds int) {
 	p := startProcess(t, s)
 	c := p.client()
 	h := &history{ticks: map[string]bool{}, records: map[string]uint64{}, fired: map[string]int64{}, shared: map[string]uint64{}}
-	var ordered fence.Stamp // the strict writer's last
+	var ordered fence.Stamp // the last one of the strict writer
 	for round := 1; round <= rounds; round++ {
 		token := fence.Token(round)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -101,7 +101,7 @@ func killed(t *testing.T, s served, rounds int) {
 		all.Go(func() { ordered = h.strictly(ctx, t, c, token, ordered) })
 		h.await(t, 60+rand.IntN(60))
 		p.kill()
-		// The others notice by themselves: the ledger is gone and comes back.
+		// The other callers notice by themselves that the ledger is gone and returns.
 		p.start()
 		h.await(t, 30)
 		cancel()
@@ -118,7 +118,7 @@ func killed(t *testing.T, s served, rounds int) {
 	t.Logf("%d kills: %d ranges, %d ticks, %d records and %d firings were acknowledged, %d outcomes unknown", rounds, len(h.ranges), len(h.ticks), len(h.records), fired, h.unknown)
 }
 
-// load writes until ctx ends, and notes what was acknowledged.
+// load writes until ctx ends, and records what was acknowledged.
 func (h *history) load(ctx context.Context, t *testing.T, c *client.Client, token fence.Token, who string) {
 	for n := 0; ctx.Err() == nil; n++ {
 		name := fmt.Sprintf("%s-%d", who, n)

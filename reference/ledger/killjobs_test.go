@@ -17,9 +17,9 @@ const tickJobs = 5
 
 func tickJob(who string, i int) string { return fmt.Sprintf("%s/%d", who, i) }
 
-// ticking is a scheduler until ctx ends: jobs that are due at 1, 2, 3 and so on are
-// fired together, and those of the tick before are delivered. After an answer that
-// did not come it reads where the jobs are, as a leader does.
+// ticking acts as a scheduler until ctx ends: it fires all jobs that are due at 1, 2, 3 and
+// so on together, and records the deliveries of the previous tick. If an answer is lost, it
+// reads the jobs again, as a leader does.
 func (h *history) ticking(ctx context.Context, t *testing.T, c *client.Client, token fence.Token, who string) {
 	var due int64
 	for ctx.Err() == nil {
@@ -35,7 +35,7 @@ func (h *history) ticking(ctx context.Context, t *testing.T, c *client.Client, t
 				writes = append(writes, delivered(key, due-1, "w"))
 			}
 		}
-		// What was sent when the round ends shall have its outcome before the check.
+		// A write that was sent when the round ends must have its outcome before the check.
 		a, err := c.Apply(context.WithoutCancel(ctx), api.Batch{Resource: "r", Stamp: at(token), Writes: writes})
 		h.told(ctx, t, err, func() { h.fired[who] = due })
 		if err != nil {
@@ -53,7 +53,7 @@ func (h *history) ticking(ctx context.Context, t *testing.T, c *client.Client, t
 	}
 }
 
-// whereIs reads a job until it is answered.
+// whereIs reads a job, with retries.
 func (h *history) whereIs(ctx context.Context, t *testing.T, c *client.Client, key string, due int64) int64 {
 	for ctx.Err() == nil {
 		j, err := c.Job(ctx, "r", key)
@@ -70,9 +70,9 @@ func (h *history) whereIs(ctx context.Context, t *testing.T, c *client.Client, k
 	return due
 }
 
-// checkJobs: of every job each instant was fired once, in order and without a gap, up
-// to where the job stands, which is no less than was acknowledged; a tick is there for
-// all of its jobs or for none.
+// checkJobs checks that each instant of every job was fired once, in order and without a gap,
+// up to the job's next instant, which is not before the acknowledged one, and that a tick
+// fired all of its jobs or none.
 func (h *history) checkJobs(t *testing.T, c *client.Client, round int) {
 	t.Helper()
 	ctx := t.Context()

@@ -7,8 +7,8 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// actors is who wrote to one resource, as leaders_acting needs it. It depends on the accepted
-// writes only.
+// actors records who wrote to one resource, for leaders_acting. It depends only on accepted
+// writes.
 type actors struct {
 	last map[fence.Token]act
 }
@@ -25,7 +25,7 @@ type act struct {
 // window.
 const maxActors = 64
 
-// accept notes a write. Writes must be noted in the order in which they took effect.
+// accept records a write. Writes must be recorded in the order in which they took effect.
 func (a *actors) accept(token fence.Token, at clock.Instant, window time.Duration) {
 	if a.last == nil {
 		a.last = make(map[fence.Token]act)

@@ -57,8 +57,7 @@ func TestActing(t *testing.T) {
 	}
 }
 
-// What is remembered of the events is enough: the answer is the same as from the
-// whole list of them.
+// The bounded record of events gives the same answer as the whole list of events.
 func TestActingForgetsNothing(t *testing.T) {
 	const window = 10
 	whole := func(events []event, now time.Duration) int {

@@ -141,7 +141,7 @@ func (l *Ledger) do(ctx context.Context, k kind, b api.Batch) (api.Answer, error
 	return v.Answer, v.Err
 }
 
-// wait waits for the commit of an op. A caller that leaves before takes the op back; during the
+// wait waits for the commit of an op. A caller that leaves earlier withdraws the op; during the
 // commit, the outcome is unknown to that caller.
 func (l *Ledger) wait(ctx context.Context, o *op) state.Verdict {
 	o.size, o.done = o.size+overhead, make(chan struct{})

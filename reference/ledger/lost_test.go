@@ -39,7 +39,7 @@ func copyFile(t *testing.T, from, to string) {
 }
 
 // A ledger whose file is deleted or replaced while it serves acknowledges nothing more, and
-// says so. Whoever has seen it refuses the empty one that takes its place, until an
+// reports that. A client that has seen it refuses the empty one in its place, until an
 // operator accepts that.
 func TestDatabaseDeleted(t *testing.T) {
 	for name, harm := range map[string]func(t *testing.T, db string) error{
@@ -115,8 +115,8 @@ func TestDatabaseDeleted(t *testing.T) {
 	}
 }
 
-// A ledger that was restored from an older backup refuses whoever has seen what was lost,
-// and from then on everybody, also after a restart, until an operator accepts its state.
+// A ledger that was restored from an older backup refuses callers that have seen lost data,
+// and after that all callers, also after a restart, until an operator accepts its state.
 func TestDatabaseRestored(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "l.db")
 	p := startProcess(t, served{DB: db})
@@ -130,7 +130,7 @@ func TestDatabaseRestored(t *testing.T) {
 		return r.Last
 	}
 	number(leader, 1)
-	_ = p.stdin.Close() // a backup is made of a ledger that has stopped in order
+	_ = p.stdin.Close() // a backup is made after the ledger has stopped in order
 	_ = p.cmd.Wait()
 	copyFile(t, db, db+".backup")
 	p.start()
@@ -164,7 +164,7 @@ func TestDatabaseRestored(t *testing.T) {
 			t.Errorf("%s finds it healthy: %v", who, err)
 		}
 	}
-	// The standby has not seen what was lost: the leader's word is enough.
+	// The standby has not seen the lost data: the leader's report is enough.
 	refused("the leader", leader, 1)
 	refused("the standby", standby, 2)
 	p.restart()
@@ -199,7 +199,7 @@ func TestDatabaseRestored(t *testing.T) {
 	}
 }
 
-// A health check alone finds out that data was lost, before anybody writes.
+// A health check finds out that data was lost, before anybody writes.
 func TestRestoredIdle(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "l.db")
 	s := serveHere(t, ledger.Config{DB: db})
@@ -220,8 +220,7 @@ func TestRestoredIdle(t *testing.T) {
 	}
 }
 
-// A database that goes back underneath a ledger that goes on serving is noticed by the
-// ledger itself.
+// A running ledger notices that its database was set back.
 func TestRestoredUnderneath(t *testing.T) {
 	server := servertest.Postgres(t)
 	l := open(t, ledger.Config{DB: server.URL()})
@@ -259,8 +258,8 @@ func TestRestoredUnderneath(t *testing.T) {
 	}
 }
 
-// What a database says about itself stays in the log: errors over HTTP name neither its
-// user nor its address.
+// Details of the database stay in the log: errors over HTTP name neither its user nor its
+// address.
 func TestNeutralErrors(t *testing.T) {
 	server := servertest.Postgres(t)
 	var log bytes.Buffer
@@ -304,8 +303,7 @@ func TestNeutralErrors(t *testing.T) {
 	}
 }
 
-// A web page whose name was rebound to the ledger's address, or that calls it from another
-// origin, cannot move a mark.
+// A web page with a rebound DNS name or another origin cannot change a mark.
 func TestForeignPages(t *testing.T) {
 	p := startProcess(t, served{DB: filepath.Join(t.TempDir(), "l.db")})
 	c := p.client()
@@ -339,8 +337,8 @@ func TestForeignPages(t *testing.T) {
 	}
 }
 
-// Two deployments that have the same group on one ledger do not see each other's shared
-// records, and the one that does not own the resource cannot write any.
+// Two deployments with the same group on one ledger do not see each other's shared records,
+// and the one that does not own the resource cannot write any.
 func TestSharedForeign(t *testing.T) {
 	s := serveHere(t, ledger.Config{})
 	ctx := t.Context()

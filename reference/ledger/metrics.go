@@ -37,7 +37,7 @@ type metrics struct {
 	actors map[string]*actor
 }
 
-// actor is what the metrics know of a resource.
+// actor has the metrics of a resource.
 type actor struct {
 	actors
 	state.Counters
@@ -88,7 +88,7 @@ func newMetrics(cfg Config, queued func() int) *metrics {
 	return m
 }
 
-// know makes resources appear in leaders_acting before somebody writes to them.
+// know adds resources to leaders_acting before they are written to.
 func (m *metrics) know(resources map[string]state.Counters) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

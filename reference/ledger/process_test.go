@@ -18,7 +18,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 )
 
-// serveEnv tells the test binary to be a ledger, as JSON.
+// serveEnv makes the test binary run as a ledger; its value is JSON.
 const serveEnv = "TENURE_LEDGER_TEST_SERVE"
 
 type served struct {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve is the process of a ledger. It ends with its standard input.
+// serve runs a ledger until its standard input ends.
 func serve(env string) int {
 	var s served
 	if err := json.Unmarshal([]byte(env), &s); err != nil {
@@ -61,8 +61,8 @@ func serve(env string) int {
 	return 0
 }
 
-// process is a ledger in a process of its own that can be killed and comes back at
-// the same address.
+// process is a ledger in a separate process that can be killed and restarted at the same
+// address.
 type process struct {
 	t     testing.TB
 	s     served
@@ -98,7 +98,7 @@ func (p *process) client() *client.Client {
 func (p *process) start() {
 	p.t.Helper()
 	var said string
-	// The port may be in use for a moment by whoever was given it meanwhile.
+	// Another process may use the port for a moment.
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if said = p.launch(); said == "" {
 			return
@@ -141,7 +141,7 @@ func (p *process) launch() (failed string) {
 	return ""
 }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait()

@@ -9,7 +9,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// promtool has nothing to say about the ledger's metrics.
+// promtool reports no problem with the ledger's metrics.
 func TestMetricsAreWellFormed(t *testing.T) {
 	s := serveHere(t, ledger.Config{})
 	if _, err := s.Apply(t.Context(), api.Batch{Resource: "r", Stamp: at(1), Writes: []api.Write{{Tick: &api.TickWrite{}}}}); err != nil {

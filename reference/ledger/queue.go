@@ -10,7 +10,7 @@ import (
 	"github.com/tenurehq/tenure/reference/wait"
 )
 
-// kind is what an op asks for: a state.Kind, or one of these.
+// kind is the kind of an op: a state.Kind, or one of these.
 type kind = state.Kind
 
 const (
@@ -31,12 +31,12 @@ type op struct {
 	replaces string
 	size     int
 
-	taken atomic.Bool   // by the committer, or back by its caller
+	taken atomic.Bool   // by the committer, or withdrawn by its caller
 	done  chan struct{} // closed when the verdict is there
 	state.Verdict
 }
 
-// claim decides a race: either the committer takes the op, or its caller takes it back.
+// claim decides a race: either the committer takes the op, or its caller withdraws it.
 func (o *op) claim() bool { return o.taken.CompareAndSwap(false, true) }
 
 func (o *op) finish(v state.Verdict) {
@@ -60,8 +60,8 @@ func newQueue(most, mostBytes int) *queue {
 	return &queue{most: most, mostBytes: mostBytes, want: 1, wake: make(chan struct{}, 1)}
 }
 
-// push refuses an op when the queue is full: a caller that waited for a place could not be told
-// how long.
+// push refuses an op when the queue is full, because nobody could tell the caller how long to
+// wait.
 func (q *queue) push(o *op) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -94,8 +94,8 @@ func (q *queue) len() int {
 }
 
 // take waits for ops and returns up to most of them; none when the queue is closed and empty.
-// Callers that were answered together come back together, a moment apart. So if the last group
-// had several, it waits up to patience for as many.
+// Callers that were answered together send their next op almost together. So if the last group
+// had several, take waits up to patience for as many.
 func (q *queue) take(most, lately int, patience time.Duration) []*op {
 	q.await(1, nil)
 	if lately > 1 && patience > 0 {
@@ -140,7 +140,7 @@ func (q *queue) await(n int, up <-chan time.Time) {
 	}
 }
 
-// drained reports that nothing more will come.
+// drained reports whether the queue is closed and empty.
 func (q *queue) drained() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -61,7 +61,7 @@ func payloads(t *testing.T, l *Ledger) (all []string) {
 	return all
 }
 
-// held stops commits until it is released.
+// held blocks commits until it is released.
 type held struct {
 	reached, release chan struct{}
 }
@@ -76,8 +76,8 @@ func hold(l *Ledger) *held {
 	return h
 }
 
-// While one group is being committed the next gathers, whole; a refused batch in it
-// changes nothing for the others, and what is in one group is judged in order.
+// While one group is committed, the next one is collected. A refused batch does not affect
+// the others, and the batches of a group are checked in order.
 func TestGroupGathers(t *testing.T) {
 	l := opened(t, Config{})
 	if _, err := l.Apply(t.Context(), tick(4, 0, "first")); err != nil {
@@ -123,10 +123,10 @@ func TestGroupGathers(t *testing.T) {
 	}
 }
 
-// A batch that the database itself refuses hurts nobody else in its group.
+// A batch that the database refuses does not affect the others in its group.
 func TestPoisonedBatch(t *testing.T) {
 	l := opened(t, Config{})
-	// A tick that nobody made is in the place of the resource's first.
+	// Insert a tick by hand where the resource's first one would be.
 	if _, err := l.db.Writer().ExecContext(t.Context(), "INSERT INTO tick VALUES ('damaged', 1, 1, 0, '', '', 0)"); err != nil {
 		t.Fatal(err)
 	}
@@ -159,9 +159,8 @@ func until(t *testing.T, what func() bool) {
 	}
 }
 
-// A caller who goes away while the batch still waits has taken it back, and is told
-// so; one who goes away during the commit is told that the outcome is unknown, and
-// it is made once.
+// A caller that leaves while its batch waits has withdrawn it, and its error says so. If it
+// leaves during the commit, the outcome is unknown, and the batch is made once.
 func TestCallerGoesAway(t *testing.T) {
 	l := opened(t, Config{})
 	h := hold(l)
@@ -187,8 +186,8 @@ func TestCallerGoesAway(t *testing.T) {
 	}
 }
 
-// The queue is bounded, by number and by size: who finds it full is told at once, and
-// nothing of theirs is written.
+// The queue is bounded by number and by size. If it is full, a caller gets an error at once,
+// and nothing is written.
 func TestQueueIsBounded(t *testing.T) {
 	l := opened(t, Config{Queue: 2, QueueBytes: 10_000})
 	h := hold(l)
@@ -220,7 +219,7 @@ func TestQueueIsBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Alone, a large one gets through.
+	// A large batch alone is accepted.
 	if _, err := l.Apply(t.Context(), tick(1, 0, string(large))); err != nil {
 		t.Errorf("a large batch alone: %v", err)
 	}
@@ -229,9 +228,8 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
-// A commit that fails is answered as unknown, whatever became of it, and the ledger
-// goes on from what is in the database: a strict batch that is repeated is made
-// exactly once.
+// After a failed commit the outcome is unknown, whatever it was, and the ledger continues
+// from the database: a repeated strict batch is made exactly once.
 func TestCommitFails(t *testing.T) {
 	broken := errors.New("input/output error")
 	for _, tt := range []struct {
@@ -255,7 +253,7 @@ func TestCommitFails(t *testing.T) {
 			if !errors.Is(err, api.ErrUnknown) || !errors.Is(err, broken) {
 				t.Fatalf("the commit failed, and the answer is %+v, %v", first, err)
 			}
-			// A refusal that rests on what was not committed is no answer either.
+			// A refusal that depends on uncommitted data is not sent either.
 			if _, err := l.Apply(t.Context(), numbers(1)); !errors.Is(err, api.ErrUnknown) {
 				t.Errorf("numbers: %v", err)
 			}
@@ -279,8 +277,8 @@ func TestCommitFails(t *testing.T) {
 	}
 }
 
-// Numbers are handed out once each and in order, however many ask at once; what is
-// listed of them has no gap and no overlap.
+// Numbers are handed out once each and in order, however many callers there are. The list of
+// allocations has no gap and no overlap.
 func TestSequenceOfMany(t *testing.T) {
 	l := opened(t, Config{})
 	const callers, each = 50, 20
@@ -319,7 +317,7 @@ func TestSequenceOfMany(t *testing.T) {
 	assertContinuous(t, l.db.Reader, callers*each*3)
 }
 
-// assertContinuous asks the database itself.
+// assertContinuous reads the database directly.
 func assertContinuous(t *testing.T, db *sql.DB, last uint64) {
 	t.Helper()
 	var wrong, highest uint64
@@ -331,7 +329,7 @@ func assertContinuous(t *testing.T, db *sql.DB, last uint64) {
 	}
 }
 
-// The histories keep what they promise and not much more.
+// The histories keep at least what is promised, and not much more.
 func TestHistoryIsBounded(t *testing.T) {
 	const keep = 100
 	l := opened(t, Config{History: keep, Rejections: 7})

@@ -91,7 +91,7 @@ func seed(ctx context.Context, d *database.DB, cfg Config, b api.Batch, n uint64
 	})
 }
 
-// settle leaves the database as one that has had these jobs for long.
+// settle leaves the database like one that has had these jobs for a long time.
 func settle(ctx context.Context, d *database.DB) error {
 	statement := "PRAGMA wal_checkpoint(TRUNCATE)"
 	if d.Dialect == sqlfence.Postgres {

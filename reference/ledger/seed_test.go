@@ -23,7 +23,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/state"
 )
 
-// seeds is how many jobs a test makes; TENURE_SEED says how many.
+// seeds returns how many jobs a test makes: TENURE_SEED, or the usual number.
 func seeds(t *testing.T, usual uint64) uint64 {
 	t.Helper()
 	s := os.Getenv("TENURE_SEED")
@@ -37,13 +37,13 @@ func seeds(t *testing.T, usual uint64) uint64 {
 	return n
 }
 
-// A resource is filled with jobs that are as good as any: counted, listed in order,
-// fired. A second call continues where the first ended, and a stale one adds nothing.
+// Seeded jobs are like any others: they are counted, listed in order and fired. A second call
+// continues after the first one, and a stale one adds nothing.
 func TestSeed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l.db")
 	usual := uint64(200_000)
 	if raced() {
-		usual = 20_000 // SQLite is Go, and a hundred times slower so
+		usual = 20_000 // the race detector makes SQLite a hundred times slower
 	}
 	seeded(t, Config{DB: path}, seeds(t, usual))
 }
@@ -108,7 +108,7 @@ func seeded(t *testing.T, cfg Config, n uint64) {
 	exact(t, l)
 }
 
-// exact compares the counters with what they count.
+// exact compares the counters with the rows.
 func exact(t *testing.T, l *Ledger) {
 	t.Helper()
 	var wrong int
@@ -120,8 +120,8 @@ func exact(t *testing.T, l *Ledger) {
 	}
 }
 
-// usesIndexes asks the database how it would do what must not take longer with ten
-// million jobs.
+// usesIndexes reads the query plans of statements that must not slow down with ten million
+// jobs.
 func usesIndexes(t *testing.T, l *Ledger) {
 	t.Helper()
 	const keys = `[["r","a",5]]`

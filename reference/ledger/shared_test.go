@@ -13,8 +13,8 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// Shared records need no leader: the version is what guards them. It does not come
-// back when a record was deleted and made again.
+// Shared records need no leader: their version protects them. A version is not used again
+// after a record was deleted and created again.
 func TestShared(t *testing.T) {
 	onBoth(t, func(t *testing.T, db string) {
 		s := serveHere(t, ledger.Config{DB: db, Shared: 2})
@@ -71,8 +71,7 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// Of many who read a shared record and write it back one more, each adds its one: the
-// compare-and-set loses none.
+// If many callers increment a shared record by compare-and-set, no increment is lost.
 func TestSharedCounter(t *testing.T) {
 	onBoth(t, func(t *testing.T, db string) {
 		s := serveHere(t, ledger.Config{DB: db})
@@ -111,8 +110,8 @@ func TestSharedCounter(t *testing.T) {
 	})
 }
 
-// Over HTTP the version is an ETag, and a guard that cannot be read is refused rather
-// than ignored.
+// Over HTTP the version is an ETag, and a condition that cannot be parsed is refused, not
+// ignored.
 func TestSharedHeaders(t *testing.T) {
 	s := serveHere(t, ledger.Config{})
 	const path = "/v1/shared/prod/s/k"

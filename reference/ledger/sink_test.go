@@ -18,8 +18,8 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/client"
 )
 
-// sinkOf is a ledger as a sink, through its HTTP client; an effect is a tick. p is
-// nil in a child process, which only opens.
+// sinkOf is a ledger as a sink, through its HTTP client; an effect is a tick. p is nil in a
+// child process, which only opens it.
 func sinkOf(name string, p *process) fencetest.Sink {
 	var made atomic.Int64
 	return fencetest.Sink{
@@ -90,18 +90,18 @@ func resourceOf(c *client.Client, resource string) fencetest.Resource {
 	}
 }
 
-// The ledger is a sink, on SQLite: writers and the ledger itself are killed.
+// The ledger passes the tests of a sink on SQLite, with writers and the ledger itself killed.
 func TestSinkSQLite(t *testing.T) {
 	fencetest.Run(t, sinkOf("sqlite", startProcess(t, served{DB: filepath.Join(t.TempDir(), "l.db")})))
 }
 
-// The ledger is a sink, on PostgreSQL.
+// The ledger passes the tests of a sink on PostgreSQL.
 func TestSinkPostgres(t *testing.T) {
 	db := servertest.Postgres(t)
 	fencetest.Run(t, sinkOf("postgres", startProcess(t, served{DB: db.URL()})))
 }
 
-// With fencing off it is none, and the suite sees it.
+// With fencing off it does not, and the suite reports that.
 func TestUnfencedIsNoSink(t *testing.T) {
 	fencetest.Breaks(t, sinkOf("unfenced", startProcess(t, served{DB: filepath.Join(t.TempDir(), "l.db"), Unfenced: true})),
 		fencetest.StaleRefused, fencetest.Atomic, fencetest.SealCloses, fencetest.SealRefused, fencetest.SlipRefused,

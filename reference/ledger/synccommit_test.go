@@ -9,8 +9,8 @@ import (
 	"github.com/tenurehq/tenure/internal/servertest"
 )
 
-// On PostgreSQL a commit is on disk when it is answered, also where the server's or the
-// URL's default is not to wait for that.
+// On PostgreSQL a commit is on disk when it is answered, even if the default of the server or
+// the URL is asynchronous.
 func TestSynchronousCommit(t *testing.T) {
 	server := servertest.Postgres(t)
 	// options=-c synchronous_commit=off
@@ -37,7 +37,7 @@ func TestSynchronousCommit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The connection that writes is the ledger's own until it is closed.
+	// Only the ledger uses the connection that writes.
 	var now string
 	if err := l.db.Writer().QueryRowContext(t.Context(), "SELECT current_setting('synchronous_commit')").Scan(&now); err != nil || now != "on" {
 		t.Errorf("the ledger commits with %q, %v", now, err)

@@ -81,8 +81,8 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 	}
 }
 
-// resume raises the tokens of a store in memory above those of the processes before it. The
-// ledger has them.
+// resume raises the tokens of a store in memory above those of earlier processes, which the
+// ledger has.
 func (n *Node) resume(ctx context.Context, store *mem.Store) error {
 	r, err := n.Ledger.Resource(ctx, n.Config.Group)
 	switch {
@@ -139,8 +139,8 @@ func (n *Node) openLease(ctx context.Context, st store.Store, candidate tenure.C
 	}}, nil
 }
 
-// Health is the health of the ledger, for the elector. A leader waits for its patience to end;
-// a node that does not lead must not win while the ledger cannot be used.
+// Health reports the health of the ledger to the elector. A leader waits for SinkPatience to
+// end; a node that does not lead must not win while the ledger cannot be used.
 func (n *Node) Health(context.Context) error {
 	if t := n.term.Load(); t != nil && t.Remaining() > 0 {
 		return n.sink.Lasting()
@@ -255,8 +255,8 @@ func askStatus(ctx context.Context, address string) (status api.Status, ok bool)
 	return status, json.NewDecoder(io.LimitReader(resp.Body, most)).Decode(&status) == nil
 }
 
-// Successor is the best standby that is alive. A session outlives its process, and a group that
-// is handed to a dead one stays vacant until the session expires.
+// Successor returns the best standby that is alive. A session outlives its process, and a group
+// that is handed to a dead process stays vacant until the session expires.
 func (n *Node) Successor(ctx context.Context) (string, error) {
 	others, err := n.backend.standbys(ctx)
 	if err != nil {

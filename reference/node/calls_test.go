@@ -21,7 +21,7 @@ import (
 	"github.com/tenurehq/tenure/store/mem"
 )
 
-// eventHooks keep the events.
+// eventHooks record the events.
 type eventHooks struct {
 	Hooks
 	events []Event
@@ -30,8 +30,8 @@ type eventHooks struct {
 func (h *eventHooks) Observe(e Event)                        { h.events = append(h.events, e) }
 func (h *eventHooks) Handler(next http.Handler) http.Handler { return next }
 
-// Every call of a session's life is made, and counted once under its own name: in the
-// metrics, and in the events that the hooks observe.
+// Every kind of call in the life of a session is made, and counted once under its name: in
+// the metrics and in the events of the hooks.
 func TestCounted(t *testing.T) {
 	t.Parallel()
 	hooks := &eventHooks{}

@@ -10,8 +10,7 @@ import (
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
-// A node that an operator has cordoned asks again and again and does not lead; once the cordon
-// is lifted it leads.
+// A cordoned node keeps campaigning and does not lead. Once the cordon is removed, it leads.
 func TestCordoned(t *testing.T) {
 	f := startFleet(t, 0)
 	store, err := etcd.Open(t.Context(), etcd.Config{Endpoints: f.engine.Endpoints()})

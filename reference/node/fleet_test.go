@@ -23,7 +23,7 @@ import (
 
 const ttl = 3 * time.Second
 
-// onEtcd is a fleet of processes on an etcd of its own.
+// onEtcd is a fleet of processes on an etcd of their own.
 type onEtcd struct {
 	t      *testing.T
 	engine *enginetest.Engine
@@ -47,7 +47,7 @@ func (f *onEtcd) role(i int) role {
 	}}
 }
 
-// next takes a number from wherever the leader is.
+// next takes a number from the leader.
 func (f *onEtcd) next() api.Next {
 	f.t.Helper()
 	var a api.Next
@@ -63,7 +63,7 @@ func (f *onEtcd) next() api.Next {
 	return a
 }
 
-// follower is a node that knows of another that leads.
+// follower returns a node that knows that another one leads.
 func (f *onEtcd) follower(leader *process) (*process, api.Status) {
 	f.t.Helper()
 	var found *process
@@ -97,10 +97,10 @@ func (f *onEtcd) failover(token uint64) *api.Failover {
 	return nil
 }
 
-// A fleet on etcd: one node leads and hands out numbers, the others say who does; a
-// transfer, a kill -9 and a stop in order each give the group to another, numbers and
-// tokens only grow, every change is written down with its phases, and records are
-// served all along by every node that lives.
+// A fleet on etcd: one node leads and hands out numbers, and the others name it. A transfer,
+// a kill -9 and an orderly stop each give the group to another node. Numbers and tokens only
+// grow, every failover is recorded with its phases, and every running node serves records
+// throughout.
 func TestFleet(t *testing.T) {
 	f := startFleet(t, 3)
 	leader, s := leaderOf(t, 0, f.nodes...)
@@ -138,7 +138,7 @@ func TestFleet(t *testing.T) {
 		t.Errorf("a second compaction: %d %s", resp.StatusCode, body)
 	}
 
-	// Transfer.
+	// A transfer.
 	resp, body = ask(t, "POST", leader.URL+"/transfer?to="+fs.NodeID, "", nil, "If-Match", fmt.Sprintf("%q", fmt.Sprint(first.Token+1)))
 	if resp.StatusCode != http.StatusPreconditionFailed {
 		t.Errorf("a transfer of another term: %d %s", resp.StatusCode, body)
@@ -169,7 +169,7 @@ func TestFleet(t *testing.T) {
 		return true
 	})
 
-	// Crash, with records written all along through a node that lives.
+	// A crash, while records are written through another node.
 	survivor, _ := f.follower(second)
 	stop := make(chan struct{})
 	var writing sync.WaitGroup
@@ -218,12 +218,12 @@ func TestFleet(t *testing.T) {
 		if err := json.Unmarshal(c.Cursor, &at); err != nil {
 			t.Fatal(err)
 		}
-		// What the second leader had claimed when it was killed is redone; the first has
-		// handed over in order.
+		// The segments that the second leader had claimed when it was killed are redone. The first
+		// leader handed over in order.
 		return c.Here && at.Leaders == 3 && at.Segment > 0 && at.RedoneSegments > 0 && at.RedoneSegments <= 16
 	})
 
-	// A stop in order.
+	// An orderly stop.
 	if err := third.stop(t); err != nil {
 		t.Errorf("a stop in order: %v", err)
 	}
@@ -272,10 +272,10 @@ func (f *onEtcd) metrics(p *process) {
 	}
 }
 
-// A leader that stops between its check and its write: another takes over, and when the
-// first goes on, the ledger refuses its write and it steps down and follows. A second
-// process of a living node's id is turned away at once; one that was killed may come
-// back when its session has ended.
+// If a leader is paused between its check and its write, another one takes over. When the
+// first one resumes, the ledger refuses its write, and it steps down and follows. A second
+// process with the id of a running node is refused at once. A killed node may return when its
+// session has ended.
 func TestPausedLeader(t *testing.T) {
 	f := startFleet(t, 2)
 	leader, s := leaderOf(t, 0, f.nodes...)
@@ -312,7 +312,7 @@ func TestPausedLeader(t *testing.T) {
 		t.Error("the refusal is not in /metrics")
 	}
 
-	// Twins.
+	// Two processes with one id.
 	twin := f.role(int(s2.NodeID[len(s2.NodeID)-1] - '0'))
 	began := time.Now()
 	if _, err := start(t, twin); err == nil || !strings.Contains(err.Error(), "the id is in use") || time.Since(began) > ttl {
@@ -326,8 +326,8 @@ func TestPausedLeader(t *testing.T) {
 	})
 }
 
-// A ledger that disappears: nothing is answered that was not written, the leader steps
-// down, and when the ledger is back numbers go on where they were.
+// While the ledger is down, nothing is answered that was not written, and the leader steps
+// down. When the ledger is back, numbers continue where they were.
 func TestLedgerGone(t *testing.T) {
 	addr, err := child.FreePorts(1)
 	if err != nil {
@@ -361,7 +361,7 @@ func TestLedgerGone(t *testing.T) {
 	if after.Seq <= before.Seq || after.Token <= before.Token {
 		t.Errorf("after %+v came %+v", before, after)
 	}
-	// Each process on memory begins above the marks of the one before.
+	// Each process with a store in memory begins above the marks of the previous one.
 	token := uint64(after.Token)
 	for range 2 {
 		if err := n.stop(t); err != nil {
@@ -373,8 +373,8 @@ func TestLedgerGone(t *testing.T) {
 	}
 }
 
-// A fleet on Raft, without any other service but the ledger: it elects, hands over,
-// survives its leader, and does not lead without its ledger.
+// A fleet on Raft needs no other service but the ledger: it elects, hands over, survives the
+// loss of its leader, and does not lead without its ledger.
 func TestRaft(t *testing.T) {
 	l := startLedger(t, "127.0.0.1:0", "")
 	addrs, err := child.FreePorts(3)
@@ -455,8 +455,8 @@ func TestFleetOnPostgres(t *testing.T) {
 	}
 }
 
-// What a single node answers: jobs are written by the leader and fired once, records
-// have versions, bodies have a limit, and what is not served in earnest is not found.
+// A single node: the leader writes jobs and fires each once, records have versions, bodies
+// have a limit, and the lab's routes are not found.
 func TestSingle(t *testing.T) {
 	l := startLedger(t, "127.0.0.1:0", "")
 	n := mustStart(t, role{Node: &nodeRole{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Store: node.StoreMem, Ledger: l.URL, Tick: 50 * time.Millisecond}})
@@ -513,7 +513,7 @@ func TestSingle(t *testing.T) {
 		if path == "/records/a" {
 			method = "PUT"
 		}
-		// A server that does not read on may be seen to hang up while the body is sent.
+		// The server may close the connection while the body is sent.
 		resp, body, err := try(t, method, n.URL+path, large)
 		if err == nil && resp.StatusCode != http.StatusRequestEntityTooLarge {
 			t.Errorf("%s with 100 MB: %d %s", path, resp.StatusCode, body)

@@ -13,7 +13,7 @@ import (
 	"github.com/tenurehq/tenure/reference/node"
 )
 
-// pauseHooks stop the process at the moment that POST /pause?at= names, until SIGCONT.
+// pauseHooks pause the process at the moment that POST /pause?at= names, until SIGCONT.
 type pauseHooks struct {
 	armed     atomic.Pointer[string]
 	continued chan os.Signal
@@ -44,7 +44,7 @@ func (h *pauseHooks) Handler(next http.Handler) http.Handler {
 			return
 		}
 		at := r.URL.Query().Get("at")
-		_ = http.NewResponseController(w).Flush() // the caller has its answer before the pause
+		_ = http.NewResponseController(w).Flush() // the caller gets its answer before the pause
 		h.armed.Store(&at)
 	})
 }

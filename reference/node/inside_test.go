@@ -20,7 +20,7 @@ import (
 	"github.com/tenurehq/tenure/reference/node/pause"
 )
 
-// handClock is moved by hand; its timers are set and never fire.
+// handClock is a clock that the test advances; its timers never fire.
 type handClock struct{ at atomic.Int64 }
 
 func handAt(at clock.Instant) *handClock {
@@ -40,8 +40,8 @@ func (t *handTimer) C() <-chan struct{}   { return nil }
 func (t *handTimer) Set(at clock.Instant) { t.at = at }
 func (t *handTimer) Stop()                {}
 
-// The ledger is out of reach when calls have failed for longer than the patience, seen
-// from the first failure; an answer of any kind ends that; and who waits is woken.
+// The ledger counts as unreachable when calls have failed for longer than SinkPatience,
+// counted from the first failure. Any answer ends that, and waiting goroutines are woken.
 func TestSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := handAt(1)
@@ -50,7 +50,7 @@ func TestSink(t *testing.T) {
 			t.Error("before the first call it is neither known to be bad nor to be good")
 		}
 		s.Saw(nil)
-		host.pass(time.Hour) // this process was paused, or nobody asked
+		host.pass(time.Hour) // this process was paused, or made no call
 		if s.Lasting() != nil || !s.OK() {
 			t.Error("silence is taken for a failure")
 		}
@@ -83,8 +83,8 @@ func TestSink(t *testing.T) {
 	})
 }
 
-// A ledger that answers reads and takes no write is given up after the patience, by the
-// term that saw it; reads do not speak for writes.
+// If the ledger answers reads but no writes, the term that noticed it ends after
+// SinkPatience. Successful reads do not count for writes.
 func TestUnwritable(t *testing.T) {
 	host := handAt(1)
 	s := ledgerhealth.New(host, time.Second, slog.New(slog.DiscardHandler))
@@ -111,7 +111,7 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// The pause meter notices that the process did not get to run.
+// The pause meter notices that the process did not run.
 func TestPauseMeter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := handAt(1)
@@ -121,7 +121,7 @@ func TestPauseMeter(t *testing.T) {
 		go p.Run(ctx)
 		synctest.Wait()
 		host.pass(700 * time.Millisecond)
-		time.Sleep(pause.Every) // of the bubble's time: one look
+		time.Sleep(pause.Every) // of the bubble's time: one measurement
 		synctest.Wait()
 		if got := p.Longest(); got < 690*time.Millisecond || got > 700*time.Millisecond {
 			t.Errorf("a pause of 690 ms was measured as %v", got)
@@ -143,15 +143,15 @@ func testNode(t *testing.T) (*Node, *handClock) {
 	return n, host
 }
 
-// A failover is cut into phases that follow each other without a gap: from the old
-// leader's last write, by the ledger's clock, over the vacancy, the term, the load and
-// the first write to the first answer; what outgrew its share is marked.
+// A failover is divided into consecutive phases without a gap: from the old leader's last
+// write, by the ledger's clock, through the vacancy, the term, the load and the first write
+// to the first answer. Phases longer than their share are marked.
 func TestPhases(t *testing.T) {
 	n, host := testNode(t)
 	cfg := failover.Config{Node: "n1", Group: "billing", Target: 30 * time.Second, Host: host, Log: n.Config.Log, Ended: n.metrics.Phase, Gap: n.metrics.Gap}
 	at := func(ms int) clock.Instant { return clock.Instant(time.Hour).Add(time.Duration(ms) * time.Millisecond) }
 	before := &failover.Vacancy{Token: 7, At: at(10_000), Reason: "expired", Holder: "n0"}
-	// The ledger's clock shows 5,000,000 ms when the host's shows an hour.
+	// The ledger's clock is at 5,000,000 ms when the host's is at an hour.
 	const ledgerMS = 5_000_000
 	r := failover.New(cfg, 8, at(10_500), before, failover.Past{LastWrite: ledgerMS, Offset: time.Hour - ledgerMS*time.Millisecond, Began: at(10_900), AtMS: 1})
 	for _, p := range []struct {
@@ -171,13 +171,13 @@ func TestPhases(t *testing.T) {
 		t.Errorf("%s\nin %+v, want\n%s", strings.Join(got, "; "), f, want)
 	}
 
-	// A handover in order: the gap is between two instants of one clock.
+	// After an orderly handover the gap is measured on one clock.
 	h := &api.Handover{Node: "n0", Token: 7, StoppedAt: at(10_400), Reason: "transferred"}
 	f = failover.New(cfg, 8, at(10_500), before, failover.Past{LastWrite: ledgerMS, Began: at(10_520), Handover: h}).State()
 	if f.GapUS == nil || *f.GapUS != 120_000 || f.Cause != "transferred" {
 		t.Errorf("a Handover: %+v", f)
 	}
-	// One of an older term says nothing about this change.
+	// A record of an older term does not apply to this change.
 	h.Token = 6
 	if f = failover.New(cfg, 8, at(10_500), before, failover.Past{LastWrite: ledgerMS, Began: at(10_520), Handover: h}).State(); f.GapUS != nil {
 		t.Errorf("the handover of another term: %+v", f)
@@ -200,7 +200,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// Configurations that cannot work are refused with the flag and the reason.
+// An invalid configuration is refused with the flag and the reason.
 func TestValidate(t *testing.T) {
 	good := Config{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Store: "etcd://127.0.0.1:1", Ledger: "http://127.0.0.1:2"}
 	if err := good.Validate(); err != nil {

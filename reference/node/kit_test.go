@@ -28,7 +28,7 @@ import (
 	"github.com/tenurehq/tenure/reference/node/nodehttp"
 )
 
-// roleEnv makes this test binary a process of a fleet.
+// roleEnv makes this test binary run as a process of a fleet.
 const roleEnv = "TENURE_FLEET_TEST_ROLE"
 
 type role struct {
@@ -38,7 +38,7 @@ type role struct {
 
 type ledgerRole struct{ Listen, DB string }
 
-// nodeRole is what of a configuration survives JSON.
+// nodeRole has the part of a configuration that can be encoded as JSON.
 type nodeRole struct {
 	ID, Group, Listen, Store, Ledger, DataDir string
 	Peers                                     map[string]string
@@ -70,7 +70,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// play is the life of a process of the fleet. It ends in order with its standard input.
+// play runs a process of the fleet. It stops in order when its standard input ends.
 func play(env string) error {
 	var r role
 	if err := json.Unmarshal([]byte(env), &r); err != nil {
@@ -120,11 +120,10 @@ type process struct {
 	log   *child.Tail
 }
 
-// patience is generous: machines that run all tests at once are slow.
+// patience is long, because a machine that runs all tests at once is slow.
 const patience = 60 * time.Second
 
-// start starts a process and waits until it can be called, or returns what it said
-// when it ended.
+// start starts a process and waits until it serves, or returns its output if it ends.
 func start(t testing.TB, r role) (*process, error) {
 	t.Helper()
 	env, err := json.Marshal(r)
@@ -182,7 +181,7 @@ func mustStart(t testing.TB, r role) *process {
 	return p
 }
 
-// stop asks the process to end and waits for it.
+// stop stops the process and waits for it.
 func (p *process) stop(t testing.TB) error {
 	t.Helper()
 	_ = p.stdin.Close()
@@ -210,13 +209,13 @@ func startLedger(t testing.TB, listen string, db string) *process {
 	return mustStart(t, role{Ledger: &ledgerRole{listen, db}})
 }
 
-// answered is what an answer has besides its body.
+// answered has the parts of an answer besides its body.
 type answered struct {
 	StatusCode int
 	Header     http.Header
 }
 
-// ask calls and reads the answer into v, if that is wanted.
+// ask makes a request and decodes the answer into v, if it is not nil.
 func ask(t testing.TB, method, url, body string, v any, headers ...string) (answered, []byte) {
 	t.Helper()
 	resp, data, err := try(t, method, url, body, headers...)
@@ -249,7 +248,7 @@ func try(t testing.TB, method, url, body string, headers ...string) (answered, [
 	return answered{resp.StatusCode, resp.Header}, data, err
 }
 
-// eventually waits for something to become true.
+// eventually waits until f returns true.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !f(); time.Sleep(20 * time.Millisecond) {
@@ -259,8 +258,8 @@ func eventually(t testing.TB, what string, f func() bool) {
 	}
 }
 
-// leaderOf waits until one of the nodes leads with a token above the one given, and its
-// work takes calls.
+// leaderOf waits until one of the nodes leads with a token above the given one, and serves
+// calls.
 func leaderOf(t testing.TB, above uint64, nodes ...*process) (*process, api.Status) {
 	t.Helper()
 	var found *process

@@ -68,7 +68,7 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 		Timeout: n.Config.WriteTimeout, Batch: n.Config.Batch, Wrote: n.metrics.Wrote,
 	})
 
-	// The first part that ends, ends all.
+	// The first part of the work that ends stops all others.
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var parts sync.WaitGroup
@@ -97,7 +97,7 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 	writer.Close() // waits for callers of /jobs and the like, which write with it too
 	cause := context.Cause(work)
 	if err := term.Check(); err != nil {
-		cause = err // why the term ended says more than that the process was asked to stop
+		cause = err // the cause of the end says more than the request to stop
 	}
 	n.Config.Log.Info("stopped", "group", term.Group(), "token", term.Token(), "cause", cause)
 	n.handover(ctx, l, cause)
@@ -147,20 +147,20 @@ func (n *Node) watchSink(ctx context.Context) error {
 	return nil
 }
 
-// past is what the leaders before have left, read after the seal.
+// past is what earlier leaders have left, read after the seal.
 type past struct {
 	lastSeq uint64
 	failover.Past
 }
 
-// opening is what a new leader writes first: who leads. It also shows that the ledger takes
-// this leader's writes.
+// opening is the first write of a new leader: who leads. It also shows that the ledger
+// accepts its writes.
 type opening struct {
 	Node    string `json:"node"`
 	Address string `json:"address"`
 }
 
-// load reads what can have changed since the standby looked, all at once.
+// load reads, concurrently, what can have changed since the standby read it.
 func (n *Node) load(ctx context.Context, w *fencedwriter.TermWriter) (past, error) {
 	var out past
 	var seq ledgerapi.Sequence
@@ -192,9 +192,9 @@ func (n *Node) load(ctx context.Context, w *fencedwriter.TermWriter) (past, erro
 	return out, nil
 }
 
-// skip takes the numbers that were given out, as this node knows, and that the ledger does not
-// have, so that nobody gets them again. There are some only after an operator has accepted a
-// ledger that lost data.
+// skip takes the numbers that were handed out, as far as this node knows, and that the ledger
+// has lost, so that nobody gets them again. There are some only after an operator has accepted
+// a ledger that lost data.
 func (n *Node) skip(ctx context.Context, w *fencedwriter.TermWriter, past *past) error {
 	for known := n.highest.Load(); past.lastSeq < known; {
 		last := min(known, past.lastSeq+ledgerapi.MaxRange)
@@ -208,7 +208,7 @@ func (n *Node) skip(ctx context.Context, w *fencedwriter.TermWriter, past *past)
 	return nil
 }
 
-// know notes that a number was taken.
+// know records that a number was taken.
 func (n *Node) know(seq uint64) {
 	for {
 		if old := n.highest.Load(); old >= seq || n.highest.CompareAndSwap(old, seq) {
@@ -227,8 +227,8 @@ func (n *Node) readSequence(ctx context.Context) (uint64, error) {
 	return s.LastSeq, err
 }
 
-// handover writes what the successor needs, if this node ended the term itself: then nobody
-// else writes before the work has returned.
+// handover writes what the successor needs if this node ended the term itself: then no other
+// node writes before the work has returned.
 func (n *Node) handover(ctx context.Context, l *Leading, cause error) {
 	n.reached(api.MomentResigning)
 	reason := "gave up"
@@ -250,7 +250,7 @@ func (n *Node) handover(ctx context.Context, l *Leading, cause error) {
 	}
 }
 
-// endedItself is why a leader ended its term itself; empty if it did not.
+// endedItself returns why a leader ended its term itself; empty if it did not.
 func endedItself(cause error) string {
 	switch word := nodemetrics.Ending(cause); word {
 	case "transferred", "unhealthy", "resigned":

@@ -26,7 +26,7 @@ import (
 	"github.com/tenurehq/tenure/reference/node"
 )
 
-// long is a number from the environment for the long form of a test, 0 for the short one.
+// long reads a number from the environment for the long form of a test; 0: the short form.
 func long(t *testing.T, name string) int {
 	t.Helper()
 	s := os.Getenv(name)
@@ -40,7 +40,7 @@ func long(t *testing.T, name string) int {
 	return n
 }
 
-// callers take numbers from whichever node gives them, and keep what they got.
+// callers take numbers from any node that answers, and record them.
 type callers struct {
 	stop func()
 
@@ -72,7 +72,7 @@ func startCallers(t *testing.T, nodes ...*process) *callers {
 					_ = resp.Body.Close()
 				}
 				if err != nil || a.Seq == 0 {
-					time.Sleep(5 * time.Millisecond) // a node that does not lead is not to be flooded
+					time.Sleep(5 * time.Millisecond) // do not flood a node that does not lead
 					continue
 				}
 				c.mu.Lock()
@@ -101,7 +101,7 @@ func (c *callers) more(t *testing.T, n int) {
 	eventually(t, fmt.Sprintf("%d numbers", want), func() bool { return c.count() >= want })
 }
 
-// unhealthy waits until every node says why it cannot lead, and that none works.
+// unhealthy waits until every node reports why it cannot lead, and none works.
 func unhealthy(t *testing.T, code string, nodes ...*process) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -140,10 +140,10 @@ func removeDB(t *testing.T, db string) {
 	}
 }
 
-// A ledger that is restored from an older backup, or whose file is deleted, under load: the
-// leader steps down, every node reports it, nobody leads whoever dies meanwhile, and no
-// number is given twice, also not when an operator has accepted what is left.
-// TENURE_ROUNDS repeats it and holds it to two seconds.
+// The ledger is restored from an older backup, or its file is deleted, under load: the leader
+// steps down, every node reports it, nobody leads even if nodes die meanwhile, and no number
+// is handed out twice, also not after an operator has accepted the ledger. With TENURE_ROUNDS
+// the test is repeated and must react within two seconds.
 func TestLedgerLost(t *testing.T) {
 	for _, what := range []string{"restored", "deleted"} {
 		t.Run(what, func(t *testing.T) {
@@ -216,7 +216,7 @@ func ledgerLost(t *testing.T, what string) {
 	leader.Kill()
 	f.ledger.Kill()
 	f.ledger = startLedger(t, addr[0], db)
-	// Longer than it takes to follow the leader that died.
+	// Longer than the failover after the leader died.
 	for end := time.Now().Add(ttl + time.Second); time.Now().Before(end); {
 		unhealthy(t, "data_lost", left...)
 	}
@@ -241,9 +241,8 @@ func ledgerLost(t *testing.T, what string) {
 	}
 }
 
-// Two fleets that elect a leader of the same group and share a ledger: the second one
-// reports it and does not work, it cannot touch the records of the first, and no number is
-// given twice.
+// Two fleets with the same group share a ledger: the second one reports that and does not
+// work, cannot change the records of the first, and no number is handed out twice.
 func TestLedgerShared(t *testing.T) {
 	one := startFleet(t, 2)
 	leaderOf(t, 0, one.nodes...)
@@ -282,8 +281,8 @@ func TestLedgerShared(t *testing.T) {
 	}
 }
 
-// While the ledger's disk fails nodes do not win terms that they cannot use: at most three
-// tokens are spent, on every backend. TENURE_DISK_SECONDS is how long the disk fails.
+// While the ledger's disk fails, nodes do not win terms that they cannot use: at most three
+// tokens are used, on every backend. TENURE_DISK_SECONDS sets how long the disk fails.
 func TestDiskError(t *testing.T) {
 	lasts := 4 * time.Second
 	if n := long(t, "TENURE_DISK_SECONDS"); n > 0 {
@@ -339,7 +338,7 @@ func TestDiskError(t *testing.T) {
 				}
 				return true
 			})
-			time.Sleep(max(0, lasts-time.Since(began))) // the fault lasts as long as it lasts
+			time.Sleep(max(0, lasts-time.Since(began))) // the disk fails for at least this long
 			if err := strace.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
@@ -359,8 +358,8 @@ func TestDiskError(t *testing.T) {
 	}
 }
 
-// A new leader raises the ledger's mark before its work begins: the write of an older one
-// that comes just then is refused.
+// A new leader raises the ledger's mark before its work begins: a late write of the old
+// leader at that moment is refused.
 func TestSealedBeforeWork(t *testing.T) {
 	l := startLedger(t, "127.0.0.1:0", "")
 	n := mustStart(t, role{Node: &nodeRole{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Store: node.StoreMem, Ledger: l.URL, Hooks: true}})
@@ -380,8 +379,8 @@ func TestSealedBeforeWork(t *testing.T) {
 	}
 }
 
-// A leader whose writes the ledger does not take steps down, although the ledger is healthy
-// and answers reads. It does not win one term after another that it cannot use.
+// A leader whose writes the ledger refuses steps down, although the ledger is healthy and
+// answers reads. It does not win one term after another that it cannot use.
 func TestLeaderCannotWrite(t *testing.T) {
 	l := startLedger(t, "127.0.0.1:0", "")
 	target, err := url.Parse(l.URL)
@@ -413,7 +412,7 @@ func TestLeaderCannotWrite(t *testing.T) {
 	})
 	began := time.Now()
 	eventually(t, "it has tried again", func() bool { return seals.Load() >= 3 })
-	// The third try comes after two pauses, of which the second is twice the first.
+	// The third attempt comes after two pauses; the second pause is twice the first.
 	if took := time.Since(began); took < 200*time.Millisecond {
 		t.Errorf("it used three terms within %v", took)
 	}

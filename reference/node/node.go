@@ -64,7 +64,7 @@ type begun struct {
 // can never work. If the ledger or the engine does not answer, it waits.
 func (n *Node) Run(ctx context.Context, handler http.Handler, ready func(api.Ready) error) (err error) {
 	defer n.Ledger.Close()
-	// The port comes first: nothing is left behind if it is in use.
+	// Listen first: if the port is in use, nothing else was started.
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", n.Config.Listen)
 	if err != nil {
@@ -157,8 +157,8 @@ func (n *Node) await(ctx context.Context, try func(context.Context) error) error
 	}
 }
 
-// greet asks the ledger whether it is healthy: a node without one would be elected and could
-// do nothing.
+// greet checks that the ledger is healthy: a node without a ledger could be elected but do
+// nothing.
 func (n *Node) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
 	defer cancel()
@@ -237,8 +237,8 @@ func (s sealing) Seal(ctx context.Context, stamp fence.Stamp) error {
 	return err
 }
 
-// observed is the backend's elector. It notes when terms begin, and campaigns only while the
-// ledger can be used.
+// observed is the backend's elector. It records when terms begin, and campaigns only while
+// the ledger can be used.
 type observed struct {
 	tenure.Elector
 	n *Node
@@ -246,9 +246,9 @@ type observed struct {
 
 func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
 	n := o.n
-	// Lead itself pauses for a moment only, so that a group can be handed back soon. A
-	// ledger that refused the seal, because it belongs to another deployment or has a higher
-	// mark, would refuse it again: let other nodes try first.
+	// Lead itself pauses only briefly, so that a group can be handed back soon. A ledger that
+	// refused the seal, because it belongs to another deployment or has a higher mark, would
+	// refuse it again, so let other nodes try first.
 	if k := n.unsealed.Load(); k > 0 && !wait.For(ctx, min(100*time.Millisecond<<min(k, 10), 5*time.Second)) {
 		return nil, context.Cause(ctx)
 	}
@@ -272,7 +272,7 @@ func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
 }
 
 // whileUsable stops the campaign when the ledger can no longer be used: a term that cannot
-// seal it costs a token and helps nobody.
+// seal it only wastes a token.
 func (o observed) whileUsable(ctx context.Context) (*tenure.Term, error) {
 	for {
 		if err := o.n.sink.Await(ctx); err != nil {

@@ -91,8 +91,8 @@ func (n *Node) Leader() *tenure.Leader {
 	return nil
 }
 
-// keepWarm reads from the ledger once a second or more often. So the connections stay open,
-// this node has nearly everything that a leader needs, and knows whether the ledger can be
+// keepWarm reads from the ledger at least once a second. So the connections stay open, and
+// this node has nearly everything that a leader needs and knows whether the ledger can be
 // used.
 func (n *Node) keepWarm(ctx context.Context) {
 	every := time.NewTicker(min(time.Second, max(n.Config.SinkPatience/3, 10*time.Millisecond)))
@@ -144,7 +144,7 @@ func (n *Node) refresh(ctx context.Context) {
 }
 
 // askLast asks the nodes that have led which numbers were taken. The ledger has lost that,
-// and this node may have read it a second too early.
+// and this node may have read it up to a second too early.
 func (n *Node) askLast(ctx context.Context) {
 	for _, address := range n.leaders.all() {
 		if s, ok := askStatus(ctx, address); ok && s.Group == n.Config.Group {

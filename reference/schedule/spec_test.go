@@ -27,9 +27,9 @@ func parse(t *testing.T, s string) schedule.Spec {
 	return spec
 }
 
-// The instants of a schedule are those of crontab(5), also when clocks are set: an
-// hour of the day counts once, a skipped one is made up for at the jump, and what is
-// done every hour keeps its pace.
+// The instants of a schedule are those of crontab(5), also when the clock is changed: an hour
+// of the day counts once, a skipped one fires at the jump, and hourly jobs keep their
+// interval.
 func TestSpecInstants(t *testing.T) {
 	for _, tt := range []struct {
 		name, spec, from string
@@ -68,8 +68,8 @@ func TestSpecInstants(t *testing.T) {
 	}
 }
 
-// Instants strictly increase from wherever one asks, none lies between, and Last is
-// the last of those that Next walks through: over a year with both jumps.
+// From any start, instants strictly increase, none is left out, and Last is the last of those
+// that Next returns: over a year with both clock changes.
 func TestSpecLastAndOrder(t *testing.T) {
 	const step = 41 * time.Minute
 	for _, s := range []string{
@@ -105,7 +105,7 @@ func TestSpecLastAndOrder(t *testing.T) {
 	}
 }
 
-// What is no schedule is said to be none, and no host's zone changes one.
+// Invalid schedules are refused, and the host's time zone has no effect.
 func TestSpecRefuses(t *testing.T) {
 	for _, s := range []string{
 		"", " ", "* * * *", "* * * * * *", "60 * * * *", "@every", "@every 10ms", "@every -5s", "@reboot", "0 0 30 2 *", "soon",
@@ -125,7 +125,7 @@ func TestSpecRefuses(t *testing.T) {
 	}
 }
 
-// Any text is refused or understood, and never makes the parser panic.
+// Parse accepts or refuses any text, and never panics.
 func FuzzParseSpec(f *testing.F) {
 	for _, s := range []string{"* * * * *", "CRON_TZ=Europe/Berlin 0 1 * * 1-5", "@every 1h", "@daily", "TZ=", "TZ=UTC", "2026-01-01T00:00:00Z", "*/0 * * * *"} {
 		f.Add(s)

@@ -10,8 +10,8 @@ import (
 	"github.com/tenurehq/tenure/reference/schedule"
 )
 
-// What is written about a job depends on its schedule, its word about misfires and how
-// late it is, and on nothing else: written as due>at→next, with ! where it is skipped.
+// The writes for a job depend only on its schedule, its misfire rule and how late it is. They
+// are shown as due>at→next, with ! if the instant is skipped.
 func TestDecide(t *testing.T) {
 	const (
 		sec   = int64(1000)
@@ -63,8 +63,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Ticks are on multiples of their distance, never twice at one, never made up for, and
-// go on when the ledger's clock is set back.
+// Ticks are at multiples of their interval, never twice at one, missed ones are not made up
+// for, and they continue when the ledger's clock is set back.
 func TestNextTick(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
@@ -89,8 +89,8 @@ func at(key string, next int64) ledgerapi.Job {
 	return ledgerapi.Job{Key: key, Schedule: "@every 10s", Misfire: ledgerapi.MisfireAll, NextMS: next}
 }
 
-// A tick takes the oldest first, leaves room for others beside a job with a long past,
-// and gives that job what nobody else wants.
+// A tick takes the oldest instants first, leaves room for others beside a job with many
+// missed instants, and gives that job the remaining room.
 func TestPlanIsFair(t *testing.T) {
 	w := newWindow([]ledgerapi.Job{at("old", 10_000), at("new", 990_000)}, 2_000_000, false, 1, 2)
 	count := func(all []planned) map[string]int {
@@ -108,8 +108,8 @@ func TestPlanIsFair(t *testing.T) {
 	}
 }
 
-// The window knows when it has not enough: it ends, it was found wrong, or it was cut
-// off in the middle of an instant with more jobs than it takes.
+// The window reports that it has not enough: it ends, it was found wrong, or it ends within
+// an instant that has more jobs than fit.
 func TestWindowEnough(t *testing.T) {
 	whole := newWindow([]ledgerapi.Job{at("a", 100)}, 1000, false, 1, 1)
 	cut := newWindow([]ledgerapi.Job{at("a", 500), at("b", 500)}, 1000, true, 1, 9)
@@ -134,15 +134,14 @@ func TestWindowEnough(t *testing.T) {
 	if f := whole.apply(p[0], ledgerapi.FireOutcome{Moved: true}); f != nil || whole.enough(1, 1) {
 		t.Error("a job that was moved by another leader leaves the window as it is")
 	}
-	// It leaves the window, and what was fired is sent all the same.
+	// The job leaves the window, and what was fired is still sent.
 	p = cut.plan(500, 0, 5)
 	if f := cut.apply(p[0], ledgerapi.FireOutcome{}); f == nil || f.AtMS != 500 || cut.jobs[f.Job] != nil {
 		t.Errorf("fired: %+v", f)
 	}
 }
 
-// A job whose schedule is none does not keep the others from being fired, and is not
-// lost.
+// A job with an invalid schedule is kept, and does not prevent other jobs from firing.
 func TestUnreadableJob(t *testing.T) {
 	broken := at("broken", 50)
 	broken.Schedule = "whenever"

@@ -15,7 +15,7 @@ func (t *term) recordDelivered(ctx context.Context) error {
 	for ctx.Err() == nil {
 		delivered := t.d.outbox.Unrecorded(ledgerapi.MaxWrites)
 		if len(delivered) < ledgerapi.MaxWrites {
-			return nil // the next tick takes them along
+			return nil // the next tick records them
 		}
 		if err := t.writeDelivered(ctx, t.w, delivered); err != nil {
 			return err

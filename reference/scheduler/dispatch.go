@@ -36,11 +36,11 @@ type dispatcher struct {
 
 	mu       sync.Mutex
 	standing api.Orders
-	version  uint64 // of the record they are from
+	version  uint64 // version of their record
 	changes  int    // of the standing orders, seen by the lanes
 }
 
-// orderOf is what a firing asks of a worker.
+// orderOf converts a firing into an order to a worker.
 func orderOf(f *outbox.Firing) api.Order {
 	var p struct {
 		Run string `json:"run"`
@@ -51,8 +51,8 @@ func orderOf(f *outbox.Firing) api.Order {
 	return api.Order{Name: f.Job, Run: p.Run, Payload: f.Payload, Job: f.Job, AtMS: f.AtMS}
 }
 
-// drain is how long requests may take after the last one was begun. If a request is cut off,
-// nobody knows whether its worker has the orders.
+// drain is how long requests may take after the last one was sent. If a request is cut off,
+// its outcome is unknown.
 const drain = time.Second
 
 // run sends until ctx ends or a worker refuses because another node leads. That refusal is the
@@ -194,7 +194,7 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 			continue
 		case answer.bad, answer.busy && batch == nil:
 			if batch == nil {
-				// The firings do not wait for somebody to correct the record.
+				// Firings do not wait until somebody corrects the record.
 				d.cfg.Log.Error("a worker refuses the standing orders as invalid and keeps its own", "worker", worker, "error", answer.err)
 				sent, down = changes, false
 				d.outbox.Mark(l, false)
@@ -214,7 +214,7 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 	return nil
 }
 
-// settle decides what becomes of a batch.
+// settle handles the result of a batch.
 func (d *dispatcher) settle(l int, batch []*outbox.Firing, a answer) {
 	worker := d.cfg.Workers[l]
 	if len(batch) == 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/tenurehq/tenure/reference/scheduler/outbox"
 )
 
-// ledgerDouble keeps jobs and firings by the rules of the ledger, in memory and on a
-// clock that is moved by hand. It notes what no scheduler may ask of it.
+// ledgerDouble keeps jobs and firings by the rules of the ledger, in memory and with a clock
+// that the test advances. It records calls that no scheduler may make.
 type ledgerDouble struct {
 	nowMS   int64
 	grace   int64
@@ -29,7 +29,7 @@ type ledgerDouble struct {
 	ticks   map[string]uint64
 	cursor  *ledgerapi.Checkpoint
 	wrong   []string
-	// reading, if set, happens between what is read of pending firings and the answer.
+	// reading, if set, is called between the read of pending firings and the answer.
 	reading func()
 }
 
@@ -90,7 +90,7 @@ func (l *ledgerDouble) find(job string, at int64) *ledgerapi.Firing {
 	return l.index[outbox.ID{Job: job, AtMS: at}]
 }
 
-// apply makes a batch, or refuses it.
+// apply makes a batch or refuses it.
 func (l *ledgerDouble) apply(token fence.Token, writes []ledgerapi.Write) (ledgerapi.Answer, error) {
 	if token < l.token {
 		return ledgerapi.Answer{}, &fence.StaleError{Stamp: fence.Stamp{Deployment: "d", Group: "g", Token: token}, Mark: fence.Mark{Token: l.token}}
@@ -162,8 +162,8 @@ func (l *ledgerDouble) fire(token fence.Token, w ledgerapi.FireWrite) *ledgerapi
 	return o
 }
 
-// judge notes a job that is fired early, and an instant that is left out although it is
-// no misfire or the job wants all.
+// judge records a job that is fired early, and a skipped instant that is not a misfire or
+// whose job wants all.
 func (l *ledgerDouble) judge(j ledgerapi.Job, w ledgerapi.FireWrite) {
 	if w.AtMS > l.nowMS {
 		l.wrong = append(l.wrong, fmt.Sprintf("%s at %d was fired %d ms early", w.Job, w.AtMS, w.AtMS-l.nowMS))

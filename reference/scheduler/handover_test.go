@@ -14,14 +14,14 @@ import (
 	"github.com/tenurehq/tenure/reference/scheduler"
 )
 
-// A leader that goes in order records what the workers have taken: the next one sends
-// none of it again, although the worker that the jobs prefer is another by then.
+// A leader that stops in order records what the workers have accepted. The next one does not
+// send it again, although the jobs prefer another worker by then.
 func TestHandoverIsNotDoneTwice(t *testing.T) {
 	r := newRig(t)
 	a, b := newWorkerAt(t), newWorkerAt(t).start()
-	// The second tick is a year away: it records nothing.
+	// The second tick is a year later, so it records nothing.
 	cfg := scheduler.Config{Workers: []string{a.url(), b.url()}, Tick: 365 * 24 * time.Hour}
-	const jobs = 20 // some of them prefer each worker
+	const jobs = 20 // some prefer each worker
 	var writes []ledgerapi.Write
 	for i := range jobs {
 		writes = append(writes, job(fmt.Sprint("j-", i), "", "", `{}`, 1))
@@ -50,8 +50,8 @@ func TestHandoverIsNotDoneTwice(t *testing.T) {
 	}
 }
 
-// A request that is under way when the leader goes comes to its end, and what it
-// delivered is recorded; one that hangs is cut off soon.
+// A pending request is finished when the leader stops, and its deliveries are recorded. A
+// request that hangs is cut off soon.
 func TestHandoverWaitsForWorkers(t *testing.T) {
 	for name, answers := range map[string]bool{"it answers": true, "it hangs": false} {
 		t.Run(name, func(t *testing.T) {
@@ -90,8 +90,7 @@ func TestHandoverWaitsForWorkers(t *testing.T) {
 	}
 }
 
-// Standing orders that the workers do not take stop no firing, whether the worker calls
-// them wrong or too many.
+// If workers refuse the standing orders, as invalid or too many, firings are still delivered.
 func TestTooManyStandingOrders(t *testing.T) {
 	r := newRig(t)
 	a := newWorkerAt(t).start()
@@ -128,8 +127,8 @@ func TestTooManyStandingOrders(t *testing.T) {
 	l.end(t)
 }
 
-// By default an instant that a failover of some seconds delayed is a misfire: "skip"
-// leaves it out, and "once" fires one for all.
+// By default an instant that a failover delayed by some seconds is a misfire: "skip" skips
+// it, and "once" fires once for all.
 func TestMisfiresOfAFailover(t *testing.T) {
 	r := newRig(t)
 	r.apply(1, ledgerapi.Write{Tick: &ledgerapi.TickWrite{}})

@@ -58,8 +58,8 @@ func newRig(t *testing.T) *rig {
 	return &rig{t, c}
 }
 
-// writer writes with a stamp, until it is dead: then it loses what it is given. When its
-// term is over, only its last writes are taken.
+// writer writes with a stamp. After it is dead, its writes are lost. After its term has
+// ended, only its last writes are made.
 type writer struct {
 	c     *client.Client
 	stamp fence.Stamp
@@ -74,7 +74,7 @@ func (w *writer) Write(ctx context.Context, writes ...ledgerapi.Write) (ledgerap
 	return lastWriter{w}.Write(ctx, writes...)
 }
 
-// lastWriter is what a pen's WriteLast is.
+// lastWriter is the WriteLast of a writer.
 type lastWriter struct{ *writer }
 
 func (w lastWriter) Write(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
@@ -84,7 +84,7 @@ func (w lastWriter) Write(ctx context.Context, writes ...ledgerapi.Write) (ledge
 	return w.c.Apply(context.WithoutCancel(ctx), ledgerapi.Batch{Resource: group, Stamp: w.stamp, Writes: writes})
 }
 
-// leading is a Lead under way.
+// leading is a running Lead.
 type leading struct {
 	*scheduler.Scheduler
 	w     *writer
@@ -110,7 +110,7 @@ func (r *rig) lead(s *scheduler.Scheduler, token fence.Token) *leading {
 	return l
 }
 
-// end is a handover in order.
+// end stops the leader in order.
 func (l *leading) end(t *testing.T) {
 	t.Helper()
 	l.w.over.Store(true)
@@ -121,7 +121,7 @@ func (l *leading) end(t *testing.T) {
 	}
 }
 
-// wait returns what Lead did.
+// wait returns the result of Lead.
 func (l *leading) wait(t *testing.T) error {
 	t.Helper()
 	select {
@@ -190,7 +190,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// workerAt is a worker in this process, at an address that stays its own.
+// workerAt is a worker in this process with a fixed address.
 type workerAt struct {
 	t      *testing.T
 	dir    string

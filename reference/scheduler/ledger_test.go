@@ -20,8 +20,8 @@ import (
 	"github.com/tenurehq/tenure/reference/scheduler"
 )
 
-// Over leaders that are killed, resign and come back as zombies, on a real ledger: each
-// job is fired at each of its instants once, all reach a worker, and each is done once.
+// With leaders that are killed, resign and return as zombies, on a real ledger, each job is
+// fired once at each of its instants, and each firing reaches a worker and is done once.
 func TestFailoversOnRealLedger(t *testing.T) {
 	r := newRig(t)
 	a, b := newWorkerAt(t).start(), newWorkerAt(t).start()
@@ -51,7 +51,7 @@ func TestFailoversOnRealLedger(t *testing.T) {
 		switch token % 3 {
 		case 0: // it stops in order
 			l.end(t)
-		case 1: // it is killed: nothing of it arrives any more
+		case 1: // it is killed: none of its requests arrive any more
 			l.w.dead.Store(true)
 			l.end(t)
 		case 2: // it does not know that another leads
@@ -70,9 +70,9 @@ func TestFailoversOnRealLedger(t *testing.T) {
 	})
 	l.end(t)
 	r.check(l, first, every, once)
-	// The last firings were perhaps not sent any more.
+	// The last firings may not have been sent.
 	l = r.lead(nodes[1], 9)
-	// No job is left that could be fired and not be sent before the end.
+	// Delete all jobs, so that no firing is left unsent at the end.
 	var gone []ledgerapi.Write
 	for i := range every {
 		gone = append(gone, ledgerapi.Write{Job: &ledgerapi.JobWrite{Key: fmt.Sprint("every-", i), Delete: true}})
@@ -87,7 +87,7 @@ func TestFailoversOnRealLedger(t *testing.T) {
 	}
 }
 
-// check looks at what the ledger has.
+// check checks the contents of the ledger.
 func (r *rig) check(l *leading, first int64, every, once int) {
 	r.t.Helper()
 	seen := make(map[string]map[int64]bool)
@@ -136,8 +136,8 @@ func (r *rig) check(l *leading, first int64, every, once int) {
 	}
 }
 
-// A worker that is down delays and loses nothing: another gets its firings, and with
-// none up they wait for the first that is.
+// If a worker is down, firings are delayed but not lost: another worker gets them, and if all
+// are down they wait for the first that returns.
 func TestWorkersThatAreDown(t *testing.T) {
 	r := newRig(t)
 	a, b := newWorkerAt(t), newWorkerAt(t).start()
@@ -170,8 +170,8 @@ func TestWorkersThatAreDown(t *testing.T) {
 	l.end(t)
 }
 
-// The standing orders of the group are with every worker at the start of a term and
-// soon after they change, and with one that was down when it is back.
+// Every worker gets the group's standing orders at the start of a term, soon after they
+// change, and when it is reachable again.
 func TestStandingOrders(t *testing.T) {
 	r := newRig(t)
 	a, b := newWorkerAt(t).start(), newWorkerAt(t)
@@ -193,7 +193,7 @@ func TestStandingOrders(t *testing.T) {
 	eventually(t, "the first has both", func() bool { return names(a) == "one two " })
 	b.start()
 	eventually(t, "the second has both", func() bool { return names(b) == "one two " && b.status().Token == 2 })
-	// What cannot be done does not stop the rest.
+	// An invalid order does not stop the rest.
 	record(2, `[{"name":"bad","run":"sh","every_ms":50}]`)
 	r.apply(2, job("j", "", "", `{}`, r.now()))
 	s.Changed()
@@ -236,7 +236,7 @@ func TestWorkerKnowsBetter(t *testing.T) {
 	}
 }
 
-// An order that no worker takes is recorded as such, and those with it are done.
+// An order that no worker accepts is recorded as undeliverable, and the orders sent with it are done.
 func TestUndeliverable(t *testing.T) {
 	r := newRig(t)
 	a := newWorkerAt(t).start()
@@ -254,8 +254,8 @@ func TestUndeliverable(t *testing.T) {
 	l.end(t)
 }
 
-// A worker that does not say whether it has a firing is asked again, and only when it
-// stays silent does another get it.
+// If a worker does not say whether it has a firing, it is asked again. Another worker gets
+// the firing only if it stays silent.
 func TestSilentWorker(t *testing.T) {
 	r := newRig(t)
 	a := newWorkerAt(t).start()
@@ -289,7 +289,7 @@ func TestSilentWorker(t *testing.T) {
 	l.end(t)
 }
 
-// What cannot be scheduled is said before anything is begun.
+// An invalid configuration is refused before anything starts.
 func TestConfig(t *testing.T) {
 	r := newRig(t)
 	for want, cfg := range map[string]scheduler.Config{

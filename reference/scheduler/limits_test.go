@@ -27,8 +27,8 @@ func newLeaderDouble(t *testing.T, l *ledgerDouble) *leaderDouble {
 	return d
 }
 
-// Whatever the payloads, what is read ahead, what a tick fires and what waits for the
-// workers is bounded in bytes, and all jobs are fired and delivered all the same.
+// Whatever the payloads, the memory for the window, a tick and the outbox is bounded in
+// bytes, and all jobs are fired and delivered.
 func TestBoundsInBytes(t *testing.T) {
 	l := newLedgerDouble()
 	large := json.RawMessage(`"` + strings.Repeat("x", ledgerapi.MaxPayload-2) + `"`)
@@ -37,7 +37,7 @@ func TestBoundsInBytes(t *testing.T) {
 		key := fmt.Sprint("j-", i)
 		l.jobs[key] = ledgerapi.Job{Key: key, Payload: large, NextMS: l.nowMS}
 	}
-	late := "late" // it has a long past, and does not keep the others from theirs
+	late := "late" // it has many missed instants, and does not delay the others
 	l.jobs[late] = ledgerapi.Job{Key: late, Schedule: "@every 1s", Misfire: ledgerapi.MisfireAll, Payload: large, NextMS: l.nowMS - 100_000}
 	d := newLeaderDouble(t, l)
 	if err := d.Preload(t.Context()); err != nil {
@@ -106,7 +106,7 @@ func (l *ledgerDouble) delivered() (all []string) {
 	return all
 }
 
-// One job is taken however large it is.
+// One job always fits, however large it is.
 func TestOneAlwaysFits(t *testing.T) {
 	huge := json.RawMessage(`"` + strings.Repeat("x", windowBytes) + `"`)
 	w := newWindow([]ledgerapi.Job{{Key: "a", Payload: huge, NextMS: 1}, {Key: "b", NextMS: 2}}, 10, false, 1, 2)
@@ -116,8 +116,7 @@ func TestOneAlwaysFits(t *testing.T) {
 	}
 }
 
-// What is recorded as delivered while pending firings are read is not brought back by
-// what was read before.
+// A firing that is recorded as delivered while pending firings are read is not added again.
 func TestReadDoesNotBringBack(t *testing.T) {
 	l := newLedgerDouble()
 	d := newLeaderDouble(t, l)
@@ -147,7 +146,7 @@ func TestReadDoesNotBringBack(t *testing.T) {
 	}
 }
 
-// A misfire is what two ticks do not explain.
+// An instant that is later than two ticks is a misfire.
 func TestDefaultGrace(t *testing.T) {
 	for tick, want := range map[time.Duration]time.Duration{0: 2 * time.Second, 100 * time.Millisecond: 2 * time.Second, 5 * time.Second: 10 * time.Second} {
 		if got := (Config{Tick: tick}).withDefaults().Grace; got != want {

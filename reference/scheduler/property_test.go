@@ -21,25 +21,24 @@ import (
 
 const workers = 2
 
-// world is some nodes with their schedulers, and leaders that come and do not always
-// know when to go.
+// world has nodes with schedulers, and leaders that may not notice that they were replaced.
 type world struct {
 	t       *testing.T
 	r       *rand.Rand
 	l       *ledgerDouble
 	nodes   []*Scheduler
-	leaders []*leaderDouble // the last leads
+	leaders []*leaderDouble // the last one leads
 	token   fence.Token
 	posted  map[string]ledgerapi.Job
-	had     [workers]map[outbox.ID]bool // what each worker has had, and so done
-	// excused may be done by two workers: a leader sent it and died before it was
-	// recorded, or was not the leader any more.
+	had     [workers]map[outbox.ID]bool // what each worker has received, and so done
+	// excused may be done by two workers: a leader sent it and died before it was recorded, or no
+	// longer led.
 	excused map[outbox.ID]bool
 	healed  bool
 }
 
-// leaderDouble is a term and its pen, whose writes may get lost on the way there or
-// back, or find that another came to lead in between.
+// leaderDouble is a term and its writer. Its writes or their answers may be lost, or another
+// leader may take over in between.
 type leaderDouble struct {
 	*term
 	w     *world
@@ -54,14 +53,14 @@ func (l *leaderDouble) Write(_ context.Context, writes ...ledgerapi.Write) (ledg
 	switch l.w.r.IntN(12) {
 	case 0:
 		return ledgerapi.Answer{}, ledgerapi.ErrUnavailable
-	case 1: // lost on the way there
+	case 1: // the request is lost
 		return ledgerapi.Answer{}, ledgerapi.ErrUnknown
-	case 2: // lost on the way back
+	case 2: // the answer is lost
 		_, _ = l.w.l.apply(l.token, writes)
 		return ledgerapi.Answer{}, ledgerapi.ErrUnknown
-	case 3: // overtaken between the check and the write
+	case 3: // another leader takes over between the check and the write
 		l.w.takeover()
-	case 4: // overtaken between the write and its answer
+	case 4: // another leader takes over between the write and its answer
 		a, err := l.w.l.apply(l.token, writes)
 		l.w.takeover()
 		return a, err
@@ -69,7 +68,7 @@ func (l *leaderDouble) Write(_ context.Context, writes ...ledgerapi.Write) (ledg
 	return l.w.l.apply(l.token, writes)
 }
 
-// takeover: another comes to lead, and the last leader does not know.
+// takeover makes another node the leader; the last leader does not notice.
 func (w *world) takeover() {
 	for _, f := range w.l.firings {
 		if f.DeliveredMS == 0 {
@@ -79,14 +78,14 @@ func (w *world) takeover() {
 	w.succeed()
 }
 
-// lastDouble is how a leader writes that has given up its term.
+// lastDouble is the last writer of a leader that has ended its term.
 type lastDouble struct{ *leaderDouble }
 
 func (l lastDouble) Write(_ context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
 	return l.w.l.apply(l.token, writes)
 }
 
-// handover: the leader goes in order, and the next one comes.
+// handover stops the leader in order and starts the next one.
 func (w *world) handover() {
 	if l := w.leaders[len(w.leaders)-1]; !l.over {
 		l.over = true
@@ -110,7 +109,7 @@ func (w *world) succeed() {
 	w.leaders = append(w.leaders, l)
 }
 
-// step lets a leader do one thing, as its goroutines would.
+// step makes a leader do one thing, as its goroutines would.
 func (l *leaderDouble) step(what int) {
 	ctx := l.w.t.Context()
 	switch what {
@@ -134,7 +133,7 @@ func (l *leaderDouble) step(what int) {
 	case 5:
 		l.d.outbox.Mark(l.w.r.IntN(workers), l.w.r.IntN(2) == 0)
 	case 4:
-		// While it is read, other goroutines of the leader go on.
+		// Other goroutines of the leader run during the read.
 		l.w.l.reading = func() {
 			l.w.l.reading = nil
 			if !l.over && l.w.r.IntN(2) == 0 {
@@ -156,7 +155,7 @@ func (l *leaderDouble) step(what int) {
 	}
 }
 
-// deliver takes the part of a lane and its worker.
+// deliver acts as a lane and its worker.
 func (l *leaderDouble) deliver(lane, most int) {
 	batch := l.d.outbox.Take(lane, most)
 	for _, f := range batch {
@@ -225,12 +224,12 @@ func (w *world) run(steps int) {
 				w.t.Fatal(err)
 			}
 		case 5:
-			w.l.nowMS += w.r.Int64N(40_000) // nobody does anything for a while
+			w.l.nowMS += w.r.Int64N(40_000) // nobody acts for a while
 		}
 		w.l.nowMS += w.r.Int64N(400)
 		l := w.leaders[len(w.leaders)-1]
 		if w.r.IntN(8) == 0 {
-			l = w.leaders[w.r.IntN(len(w.leaders))] // one that may be stale
+			l = w.leaders[w.r.IntN(len(w.leaders))] // possibly a stale one
 		}
 		if !l.over {
 			l.step(w.r.IntN(6))
@@ -238,10 +237,10 @@ func (w *world) run(steps int) {
 	}
 }
 
-// fresh: it was fired so lately that it may still be on its way.
+// fresh reports whether a firing is so new that it may not have arrived yet.
 func (w *world) fresh(f *ledgerapi.Firing) bool { return w.l.nowMS-f.FiredMS < 4000 }
 
-// late are jobs that should have been fired, and firings that should have arrived.
+// late returns jobs that should have been fired, and firings that should have arrived.
 func (w *world) late(bound int64) (all []string) {
 	for _, j := range w.l.jobs {
 		if late := w.l.nowMS - j.NextMS; late > bound {
@@ -270,8 +269,8 @@ func (w *world) calmStep() {
 	l.step(2)
 }
 
-// heal lets the leader go on without faults until nothing is left to do, and then goes
-// on for a while, with handovers, in which nothing may be late.
+// heal runs the leader without faults until nothing is left to do, and then for a while with
+// handovers, during which nothing may be late.
 func (w *world) heal() {
 	w.healed = true
 	if w.leaders[len(w.leaders)-1].over {
@@ -329,7 +328,7 @@ func (w *world) check() []string {
 		if j.Schedule != "" {
 			spec, _ = schedule.Parse(j.Schedule)
 		}
-		until := w.l.jobs[key].NextMS // 0: it is spent
+		until := w.l.jobs[key].NextMS // 0: it will not fire again
 		for at := j.NextMS; j.Misfire == ledgerapi.MisfireAll && at != 0 && (until == 0 || at < until); at = spec.Next(at) {
 			if !seen[outbox.ID{Job: key, AtMS: at}] {
 				wrong = append(wrong, fmt.Sprintf("%s at %d is missing", key, at))
@@ -339,7 +338,7 @@ func (w *world) check() []string {
 	return wrong
 }
 
-// seeds is how many worlds are tried: TENURE_ROUNDS, or as many as fit into CI.
+// seeds is the number of worlds: TENURE_ROUNDS, or as many as fit into CI.
 func seeds(t *testing.T) uint64 {
 	const few = 40
 	s := os.Getenv("TENURE_ROUNDS")
@@ -353,11 +352,10 @@ func seeds(t *testing.T) uint64 {
 	return max(n, few)
 }
 
-// However leaders are replaced, between reading, writing and being told, and whatever
-// is lost: no (job, instant) is recorded twice, none is missing that the job wants, no
-// instant is left out that is no misfire, nothing is early, and all that was recorded
-// reaches a worker and is recorded as delivered. And where leaders go in order, none is
-// done by two workers.
+// However leaders are replaced, between a read, a write and its answer, and whatever is lost:
+// no (job, instant) is recorded twice, none that the job wants is missing, only misfires are
+// skipped, nothing fires early, and every firing reaches a worker and is recorded as
+// delivered. If leaders stop in order, no firing is done by two workers.
 func TestFailoversNeitherDoubleNorSkip(t *testing.T) {
 	fired, moved := 0, uint64(0)
 	for seed := range seeds(t) {
@@ -377,7 +375,7 @@ func TestFailoversNeitherDoubleNorSkip(t *testing.T) {
 	}
 }
 
-// A leader that is refused stops, and says so in a way that its node understands.
+// A leader that is refused stops with an error that its node recognises.
 func TestRefusedTickStops(t *testing.T) {
 	w := newWorld(t, 1)
 	w.healed = true

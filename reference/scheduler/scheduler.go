@@ -60,8 +60,8 @@ func (s *Scheduler) Status() Status {
 	return s.counters.s
 }
 
-// Changed says that the leader wrote a job or the standing orders. Without it the scheduler sees
-// them at the next tick.
+// Changed tells the scheduler that the leader wrote a job or the standing orders. Otherwise it
+// sees them at the next tick.
 func (s *Scheduler) Changed() { wait.Signal(s.changed) }
 
 // Preload reads the window ahead, so that a new leader has it already.

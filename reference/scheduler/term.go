@@ -89,8 +89,8 @@ func (t *term) loadFleet(ctx context.Context) error {
 	return err
 }
 
-// loadWindow uses the preloaded window if no job was written since. It does no harm that another
-// leader has moved some of the jobs: see window.
+// loadWindow uses the preloaded window if no job was written since. Jobs that another leader has
+// moved do no harm: see window.
 func (t *term) loadWindow(ctx context.Context) error {
 	head, err := t.look(ctx)
 	if err != nil {
@@ -118,7 +118,7 @@ func (t *term) reload(ctx context.Context, now int64) error {
 	return nil
 }
 
-// refresh makes sure that the window has what the next tick needs.
+// refresh ensures that the window has what the next tick needs.
 func (t *term) refresh(ctx context.Context) error {
 	head, err := t.look(ctx)
 	if err != nil {
@@ -213,8 +213,8 @@ func (t *term) tick(ctx context.Context, at int64) error {
 		t.cfg.Metrics.Tick(time.Duration(answer.AtMS-at) * time.Millisecond)
 	}
 	if t.window.stale {
-		// Another leader had moved jobs since the window was read. Those that are due now are
-		// not left to the next tick.
+		// Another leader had moved jobs since the window was read. Jobs that are due now must not
+		// wait for the next tick.
 		if err := t.reload(ctx, answer.AtMS); err != nil {
 			return err
 		}
@@ -324,7 +324,7 @@ func (t *term) fired(fires []planned, outcomes []ledgerapi.Outcome, at int64) (n
 }
 
 // ledgerTime is the ledger's wall clock, advanced by ours. It starts when the answer arrives, so
-// it is behind rather than ahead, and nothing is fired early.
+// it is late rather than early, and nothing is fired early.
 type ledgerTime struct {
 	clock clock.Clock
 	ms    int64

@@ -76,8 +76,8 @@ func (w *window) enough(until int64, room int) bool {
 	return len(due) >= room || bytes >= tickBytes
 }
 
-// fairShare limits one job with many missed instants to this part of a tick, until the other
-// jobs have had their turn.
+// fairShare limits a job with many missed instants to this part of a tick, until the other
+// jobs have been served.
 const fairShare = 16
 
 // planned is a write for a job of the window.

@@ -17,8 +17,8 @@ import (
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// careless is a leader that checks nothing before it writes and sometimes does not hear
-// the answer: only the ledger stands between it and harm.
+// careless is a leader that checks nothing before it writes and sometimes does not get the
+// answer: only the ledger prevents harm.
 type careless struct {
 	l     *ledger.Ledger
 	stamp fence.Stamp
@@ -32,9 +32,9 @@ func (c careless) Write(ctx context.Context, writes ...ledgerapi.Write) (ledgera
 	return a, err
 }
 
-// Over changes of leader, with old leaders that go on until they are refused, numbers
-// strictly increase for calls that are ordered in time, none is handed out twice, and
-// the token never falls.
+// Across changes of leader, with old leaders that continue until they are refused, numbers
+// strictly increase for calls that follow each other, none is handed out twice, and the token
+// never falls.
 func TestFailovers(t *testing.T) {
 	l, err := ledger.Open(t.Context(), ledger.Config{DB: filepath.Join(t.TempDir(), "l.db"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -62,7 +62,7 @@ func TestFailovers(t *testing.T) {
 			t.Error(err)
 		}
 		s := New(Config{Writer: careless{l, stamp}, Name: "next", Token: token, Last: last, Read: read})
-		// It is not told to stop: it ends when it is refused.
+		// It is not stopped: it ends when it is refused.
 		running.Go(func() { _ = s.Run(life) })
 		leader.Store(s)
 	}
@@ -119,7 +119,7 @@ func TestFailovers(t *testing.T) {
 			t.Fatalf("%d has token %d, and %d after it has %d", a.first, a.token, b.first, b.token)
 		}
 	}
-	// A smaller number must not have been asked for after a larger one was answered.
+	// A smaller number must not have been requested after a larger one was answered.
 	earliest := all[len(all)-1].ended
 	for i := len(all) - 1; i >= 0; i-- {
 		if all[i].began.After(earliest) {

@@ -125,7 +125,7 @@ func (s *Sequencer) Next(n uint64) (first uint64, err error) {
 	alone := s.waiting == 1
 	s.mu.Unlock()
 	if alone {
-		// For later callers Run is awake already.
+		// Later callers need not wake Run again.
 		wait.Signal(s.wake)
 	}
 	<-b.done
@@ -205,8 +205,8 @@ func (s *Sequencer) commit(ctx context.Context, b *batch) error {
 	case moved.LastSeq < s.last:
 		err = wentBack(s.cfg.Name, s.last, moved.LastSeq)
 	default:
-		// A write of this leader that seemed lost was made after all. Nothing was taken now, so
-		// these callers are tried again.
+		// A write of this leader that seemed lost was made after all. Nothing was taken now, so retry
+		// for these callers.
 		s.know(moved.LastSeq)
 		first, err = s.propose(ctx, b.numbers)
 	}
@@ -226,7 +226,7 @@ func (s *Sequencer) propose(ctx context.Context, n uint64) (first uint64, err er
 		last, err := s.cfg.Read(rctx)
 		cancel()
 		if err != nil {
-			// Nothing was sent, so whatever the read failed with, the outcome is known.
+			// Nothing was sent, so the outcome is known, whatever the error of the read.
 			return 0, fmt.Errorf("%w: cannot read the sequence: %s", ledgerapi.ErrUnavailable, err.Error())
 		}
 		if last < s.last {

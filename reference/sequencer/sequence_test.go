@@ -13,8 +13,8 @@ import (
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// book is a ledger's sequence: it takes a range that follows the last. What becomes of
-// a write is scripted by do, which may refuse, lose or delay it.
+// book is a ledger's sequence: it accepts a range that follows the last number. do decides
+// the outcome of a write: it may refuse, lose or delay it.
 type book struct {
 	mu     sync.Mutex
 	last   uint64
@@ -79,8 +79,8 @@ func call(s *Sequencer, n uint64) <-chan taken {
 	return c
 }
 
-// Callers that arrive while a write is under way share the next one, each gets its own
-// numbers, and nobody is answered before the write was acknowledged.
+// Callers that arrive during a write share the next one, each gets its own numbers, and
+// nobody is answered before the write was acknowledged.
 func TestShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
@@ -132,8 +132,8 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// An outcome that is unknown is told as such, and whether the write landed then or
-// later or never, its numbers are not handed out again.
+// An unknown outcome is reported as unknown, and its numbers are not handed out again,
+// whether the write is made at once, later or never.
 func TestUnknown(t *testing.T) {
 	for _, when := range []string{"landed", "lost", "lands later"} {
 		t.Run(when, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestUnknown(t *testing.T) {
 						late = land
 						return fmt.Errorf("%w: no answer", ledgerapi.ErrUnknown)
 					case nth == 2 && when == "lands later":
-						// After the sequence was read again, and before this write.
+						// After the sequence was read again, and before the next write.
 						_ = late()
 					}
 					return land()
@@ -172,8 +172,8 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// When it stops, the write under way is finished and its callers are answered; those
-// that wait are told that nothing was taken, and so is everybody after.
+// When it stops, the pending write is finished and its callers are answered. Waiting and
+// later callers learn that nothing was taken.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
@@ -207,7 +207,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// A leader that is refused hands out nothing more, and says why it stopped.
+// A leader that is refused hands out no more numbers, and returns why it stopped.
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{do: func(int, func() error) error { return &fence.StaleError{} }}
@@ -224,8 +224,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// A write that surely was not made is tried again with the next caller, under the same
-// number.
+// A write that certainly was not made is retried with the next caller, with the same number.
 func TestUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{do: func(nth int, land func() error) error {
@@ -247,8 +246,7 @@ func TestUnavailable(t *testing.T) {
 	})
 }
 
-// Limits: of the numbers of a call and of a write, of the callers of a write, of those
-// who wait.
+// Limits: numbers of a call and of a write, callers of a write, and waiting callers.
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})

@@ -21,8 +21,8 @@ type standing struct {
 	lastMS int64
 }
 
-// command runs the standing orders that are on disk. Orders that have not changed continue
-// undisturbed.
+// command runs the standing orders that are on disk. It does not interrupt orders that have
+// not changed.
 func (w *worker) command(ctx context.Context) error {
 	orders, err := w.store.standing(ctx)
 	if err != nil {

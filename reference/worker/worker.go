@@ -233,7 +233,7 @@ func (w *worker) runner(ctx context.Context, from <-chan accepted) {
 		case a := <-from:
 			err := w.run(ctx, []byte(a.body), "once")
 			if ctx.Err() != nil {
-				return // it is done after the restart
+				return // it is done after a restart
 			}
 			d := done{n: a.n}
 			if err != nil {
@@ -310,7 +310,7 @@ func (w *worker) finish(ctx context.Context) {
 			}
 		}
 		if err := w.store.finish(ctx, batch); err != nil {
-			// They are done again after a restart, and not before.
+			// They are done again after a restart, not before.
 			w.cfg.Log.Error("cannot record that orders are done", "orders", len(batch), "error", err)
 		}
 		w.mu.Lock()

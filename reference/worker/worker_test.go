@@ -58,7 +58,7 @@ func at(token fence.Token) fence.Stamp {
 	return fence.Stamp{Deployment: "prod", Group: "billing", Token: token}
 }
 
-// post sends orders and returns the status and what became of them.
+// post sends orders and returns the status and the answer.
 func (r *running) post(s fence.Stamp, body any) (int, worker.Accepted, error) {
 	r.t.Helper()
 	data, err := json.Marshal(body)
@@ -131,7 +131,7 @@ func (r *running) status() (s worker.Status) {
 	return s
 }
 
-// until waits for a status that is as wanted.
+// until waits for a status for which ok returns true.
 func (r *running) until(what string, ok func(worker.Status) bool) worker.Status {
 	r.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -155,8 +155,8 @@ func once(job string, at int64, run, payload string) api.Order {
 
 func orders(all ...api.Order) api.Orders { return api.Orders{Orders: all} }
 
-// A firing is done once however often it is delivered, also by another leader and also
-// after a restart, and what each number of the status says is so.
+// A firing is done once however often it is delivered, also by another leader and after a
+// restart, and the counts of the status are right.
 func TestDoneOnce(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, worker.Config{Dir: dir})
@@ -178,8 +178,8 @@ func TestDoneOnce(t *testing.T) {
 	r.get("/healthz")
 }
 
-// Whoever is below the highest token is refused, with both tokens in the answer, and is
-// still refused after a restart; nothing of what it ordered is done.
+// A token below the highest is refused, with both tokens in the answer, also after a restart,
+// and none of its orders is done.
 func TestStaleLeaderIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, worker.Config{Dir: dir})
@@ -203,8 +203,8 @@ func TestStaleLeaderIsRefused(t *testing.T) {
 	}
 }
 
-// Standing orders go on while nobody leads and after a restart, until they are
-// replaced; those that stay are not disturbed.
+// Standing orders continue while nobody leads and after a restart, until they are replaced.
+// Unchanged ones are not interrupted.
 func TestStandingOrdersGoOn(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, worker.Config{Dir: dir})
@@ -216,7 +216,7 @@ func TestStandingOrdersGoOn(t *testing.T) {
 	r.until("it goes on after a restart", func(s worker.Status) bool {
 		return s.Counts["fast"] > 3 && s.Counts["slow"] == 1 && len(s.Orders) == 2 && s.Token == 1
 	})
-	// A new leader that says nothing about them changes nothing.
+	// A new leader that does not mention them changes nothing.
 	r.accepted(at(2), orders(), worker.Accepted{})
 	before := r.status().Counts["fast"]
 	r.until("it goes on under a new leader", func(s worker.Status) bool { return s.Counts["fast"] > before+3 && s.Token == 2 })
@@ -232,8 +232,8 @@ func TestStandingOrdersGoOn(t *testing.T) {
 	}
 }
 
-// A higher token ends what runs under a lower one, and what was accepted is begun again
-// under it: it is not lost with its leader.
+// A higher token ends running orders of a lower one, and accepted orders start again under
+// it.
 func TestHigherTokenEndsWhatRuns(t *testing.T) {
 	r := start(t, worker.Config{Dir: t.TempDir()})
 	r.accepted(at(1), orders(once("long", 1, "sleep", `{"ms":3600000}`)), worker.Accepted{Accepted: 1})
@@ -254,8 +254,7 @@ func TestHigherTokenEndsWhatRuns(t *testing.T) {
 	})
 }
 
-// What cannot be done is refused as a whole with the reason, and nothing of it is
-// half done.
+// Invalid orders are refused as a whole with the reason, and none of them is executed.
 func TestBadOrders(t *testing.T) {
 	r := start(t, worker.Config{Dir: t.TempDir(), Waiting: 2, Standing: 1, MaxBody: 20_000, Running: 1})
 	good := once("good", 1, "count", "")
@@ -299,8 +298,8 @@ func TestBadOrders(t *testing.T) {
 	}
 }
 
-// What a worker would always refuse is known before it is sent: a hundred standing
-// orders pass, and not one more, nor one that breaks a rule.
+// Validate finds orders that a worker would always refuse: more than a hundred standing
+// orders, or one that breaks a rule.
 func TestValidate(t *testing.T) {
 	var all api.Orders
 	for i := range 100 {
@@ -328,8 +327,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// A worker that is given a lower limit than what stands already takes firings, and
-// standing orders that are within it.
+// A worker whose limit is below its existing standing orders accepts firings, and standing
+// orders within the limit.
 func TestLowerLimits(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, worker.Config{Dir: dir})
@@ -343,7 +342,7 @@ func TestLowerLimits(t *testing.T) {
 	r.accepted(at(1), api.Orders{Replace: true, Orders: []api.Order{x}}, worker.Accepted{Accepted: 1})
 }
 
-// A second worker does not share the first one's directory, and says why.
+// A second worker refuses to share the first one's directory, and says why.
 func TestDirectoryInUse(t *testing.T) {
 	dir := t.TempDir()
 	start(t, worker.Config{Dir: dir})
@@ -358,7 +357,7 @@ func TestDirectoryInUse(t *testing.T) {
 	}
 }
 
-// What is done is remembered within its bound, and forgotten beyond.
+// Finished orders are recognised up to the limit, and not beyond.
 func TestRetention(t *testing.T) {
 	r := start(t, worker.Config{Dir: t.TempDir(), Remember: 10})
 	for i := range 30 {
@@ -366,13 +365,13 @@ func TestRetention(t *testing.T) {
 	}
 	r.until("all are done", func(s worker.Status) bool { return s.Done == 30 })
 	r.accepted(at(1), orders(once("a", 30, "count", ""), once("a", 21, "count", "")), worker.Accepted{Duplicates: 2})
-	// Each that is finished makes room for one more to be forgotten.
+	// Each finished order makes the oldest one unknown.
 	r.accepted(at(1), orders(once("b", 1, "count", "")), worker.Accepted{Accepted: 1})
 	r.until("done", func(s worker.Status) bool { return s.Done == 31 })
 	r.accepted(at(1), orders(once("a", 1, "count", "")), worker.Accepted{Accepted: 1})
 }
 
-// Orders of one leader that come side by side are all taken, and each is done.
+// Concurrent orders of one leader are all accepted, and each is done.
 func TestManyAtOnce(t *testing.T) {
 	r := start(t, worker.Config{Dir: t.TempDir()})
 	const senders, batches, size = 8, 5, 20

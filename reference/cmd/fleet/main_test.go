@@ -26,7 +26,7 @@ import (
 	"github.com/tenurehq/tenure/server/cli"
 )
 
-// mainEnv makes the test binary the program.
+// mainEnv makes the test binary run as the program.
 const mainEnv = "TENURE_TEST_MAIN"
 
 func TestMain(m *testing.M) {
@@ -48,8 +48,8 @@ func environment(kv ...string) func(string) (string, bool) {
 	}
 }
 
-// Wrong usage is 2, what may work later is 6, what cannot be done is 1; all say why
-// on standard error, with nothing on standard output.
+// The exit code is 2 for wrong usage, 6 for what may work later, and 1 for other failures.
+// The reason goes to standard error, and nothing to standard output.
 func TestExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
@@ -104,7 +104,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// Every flag has its variable, and a flag goes before it.
+// Every flag has an environment variable, and takes precedence over it.
 func TestFlagsAndEnvironment(t *testing.T) {
 	values := func(args, env []string) map[string]string {
 		root := newRoot(environment(env...))
@@ -196,8 +196,8 @@ func (p *program) exit() int {
 	return p.ProcessState.ExitCode()
 }
 
-// Ready, it says where in one line of JSON; asked to stop, by a signal or by the end
-// of its input, it stops in order, and the next finds what was written.
+// When it is ready, it prints its address as one line of JSON. A signal or the end of its
+// input stops it in order, and the next process finds what was written.
 func TestReadyAndStop(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "l.db")
 	for i, end := range []func(*program) error{
@@ -226,11 +226,11 @@ func TestReadyAndStop(t *testing.T) {
 	}
 }
 
-// The second signal ends it at once, whatever the first is waiting for.
+// The second signal ends the process at once, whatever it waits for.
 func TestSecondSignal(t *testing.T) {
 	p := started(t, "--db", filepath.Join(t.TempDir(), "l.db"))
-	// A request that never ends is what it will wait for; the answer to another
-	// shows that it has come.
+	// The process waits for a request that never ends. The answer to another request shows that
+	// the first one has arrived.
 	conn, err := net.Dial("tcp", p.ready.Addr)
 	if err != nil {
 		t.Fatal(err)

@@ -24,8 +24,8 @@ import (
 	"github.com/tenurehq/tenure/server/cli"
 )
 
-// Wrong usage of the worker is 2, what cannot be done is 1; all say why on standard
-// error, with nothing on standard output.
+// The exit code of a worker is 2 for wrong usage and 1 for other failures. The reason goes to
+// standard error, and nothing to standard output.
 func TestWorkerExitCodes(t *testing.T) {
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -59,7 +59,7 @@ func TestWorkerExitCodes(t *testing.T) {
 	}
 }
 
-// workerProcess is `fleet worker` as a process of its own.
+// workerProcess is `fleet worker` as a process.
 type workerProcess struct {
 	*exec.Cmd
 	stdin  io.WriteCloser
@@ -124,9 +124,9 @@ func (p *workerProcess) call(t *testing.T, method, path string, token fence.Toke
 	return resp.StatusCode
 }
 
-// A worker that is killed in the middle of its work goes on where it was: what it had
-// acknowledged is done, its standing orders run although nobody leads, and who was
-// refused before is refused now. The end of its input stops it in order.
+// A worker that is killed continues after its restart: acknowledged orders are done, standing
+// orders run although nobody leads, and stale leaders are still refused. The end of its input
+// stops it in order.
 func TestWorkerKilled(t *testing.T) {
 	dir := t.TempDir()
 	p := startWorker(t, dir)

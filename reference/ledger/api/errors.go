@@ -22,7 +22,7 @@ var (
 	ErrDataLost = errors.New("ledger: acknowledged data was lost, nothing was written; restore it, or run `fleet ledger accept`")
 	// ErrBusy: too many writes wait.
 	ErrBusy = errors.New("ledger: too many writes are waiting, nothing was written")
-	// ErrNotFound: it does not exist.
+	// ErrNotFound: the object does not exist.
 	ErrNotFound = errors.New("ledger: not found")
 	// ErrTooManyResources: the limit of resources is reached.
 	ErrTooManyResources = errors.New("ledger: too many resources, nothing was written")

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// ETag is the version of a record as HTTP has it.
+// ETag returns the version of a record as an HTTP ETag.
 func ETag(version uint64) string { return strconv.Quote(strconv.FormatUint(version, 10)) }
 
 // SetPrecondition says in the headers of a write which version the record must have: 0 none,

@@ -214,7 +214,7 @@ func (c *Client) Accept(ctx context.Context, replaces string) (now api.Identity,
 	return now, err
 }
 
-// Seen is the identity in the last answer; zero: none yet.
+// Seen returns the identity in the last answer; zero: none yet.
 func (c *Client) Seen() api.Identity {
 	if i := c.seen.Load(); i != nil {
 		return *i
@@ -222,8 +222,8 @@ func (c *Client) Seen() api.Identity {
 	return api.Identity{}
 }
 
-// saw notes the identity in an answer. The request carried the last identity, so an operator
-// has accepted a ledger that answers with another id.
+// saw records the identity in an answer. The request carried the last identity, so if the id
+// differs, an operator has accepted the new ledger.
 func (c *Client) saw(now api.Identity) {
 	for {
 		last := c.seen.Load()
@@ -282,7 +282,7 @@ func (c *Client) post(ctx context.Context, b api.Batch, body, into any, path ...
 	return h.Get(api.HeaderRetried) == "true", err
 }
 
-// maxAnswer is more than any page of the ledger holds.
+// maxAnswer is larger than any page of the ledger, in bytes.
 const maxAnswer = 2 << 30
 
 func (c *Client) call(ctx context.Context, method string, path []string, query url.Values, headers http.Header, body []byte, into any) (http.Header, error) {
@@ -295,7 +295,7 @@ func (c *Client) call(ctx context.Context, method string, path []string, query u
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
-	// http.Transport repeats a POST only if it has not sent a byte of it.
+	// http.Transport retries a POST only if it has not sent a byte of it.
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
 		return nil, &api.RequestError{Field: "path", Rule: err.Error()}

@@ -68,17 +68,17 @@ func (d *DB) openSQLite(ctx context.Context, path string) error {
 // LogBytes is more than the log of SQLite grows between two checkpoints.
 const LogBytes = 5 << 20
 
-// reserveLog makes the log of SQLite as long as it will get, before anybody waits for it.
-// Syncing a file that grows also allocates space, which takes seconds on a machine with busy
-// cores. After a checkpoint SQLite overwrites its log from the start, and space of a rolled back
-// transaction is reused. On a full disk the log is left to grow.
+// reserveLog allocates the whole log of SQLite before anybody waits for it. Syncing a growing
+// file also allocates space, which takes seconds on a machine with busy cores. After a
+// checkpoint SQLite overwrites its log from the start, and reuses space of a rolled back
+// transaction. On a full disk the log grows as usual.
 func (d *DB) reserveLog(ctx context.Context) error {
 	var cache int
 	err := d.Within(ctx, func(t *Tx) error {
 		if err := t.conn.QueryRowContext(ctx, "PRAGMA cache_size").Scan(&cache); err != nil {
 			return err
 		}
-		// What does not fit into the cache goes to the log before the transaction ends.
+		// Pages that do not fit into the cache go to the log before the transaction ends.
 		for _, statement := range []string{"PRAGMA cache_size = 16", "CREATE TABLE reserved (room BLOB)", fmt.Sprintf("INSERT INTO reserved VALUES (zeroblob(%d))", LogBytes)} {
 			if _, err := t.conn.ExecContext(ctx, statement); err != nil {
 				return err
@@ -160,7 +160,7 @@ type file struct {
 	info fs.FileInfo
 }
 
-// remember notes which files are open.
+// remember records which files are open.
 func (d *DB) remember(paths ...string) error {
 	for _, path := range paths {
 		info, err := os.Stat(path)
@@ -172,8 +172,8 @@ func (d *DB) remember(paths ...string) error {
 	return nil
 }
 
-// Intact is an error if a file of the database was deleted or replaced: what is written then is
-// lost.
+// Intact returns an error if a file of the database was deleted or replaced: writes would then
+// be lost.
 func (d *DB) Intact() error {
 	for _, f := range d.files {
 		info, err := os.Stat(f.path)

@@ -12,8 +12,8 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// allocate is called most often. Encoding its few bytes by reflection would cost more than the
-// rest of it.
+// allocate handles the most frequent call, so it does not use reflection to encode its few
+// bytes.
 func (h *handler) allocate(w http.ResponseWriter, r *http.Request) error {
 	b, err := h.stamp(r)
 	if err != nil {

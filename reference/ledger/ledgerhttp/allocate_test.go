@@ -7,7 +7,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// What is read and written without reflection is what package json reads and writes.
+// The code without reflection reads and writes the same as package json.
 func TestRangeByHand(t *testing.T) {
 	for _, body := range []string{`{"n":1}`, `{"n":0}`, `{"n":1000000}`, `{"first":1,"last":2}`, `{"first":9007199254740991,"last":9007199254740991}`} {
 		var want api.RangeBody

@@ -67,8 +67,8 @@ type handler struct {
 	maxBody int64
 }
 
-// answer writes the error that a handler returns. What the database says about itself, such as
-// its user and address, is logged and not sent.
+// answer writes the error that a handler returns. Details of the database, such as its user
+// and address, are logged and not sent.
 func (h *handler) answer(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := f(w, r)
@@ -82,8 +82,8 @@ func (h *handler) answer(f func(http.ResponseWriter, *http.Request) error) http.
 	}
 }
 
-// reading answers with what a read returns. It refuses a caller that has seen more than there
-// is, as a commit does for writes.
+// reading answers with the result of a read. It refuses a caller that has seen a later
+// revision, as a commit does for writes.
 func reading[T any](h *handler, read func(*http.Request) (T, error)) http.HandlerFunc {
 	return h.answer(func(w http.ResponseWriter, r *http.Request) error {
 		if err := h.verify(r); err != nil {
@@ -106,14 +106,14 @@ func (h *handler) verify(r *http.Request) error {
 	return err
 }
 
-// named answers with something of a resource, by name.
+// named answers with a named object of a resource.
 func named[T any](h *handler, read func(ctx context.Context, resource, name string) (T, error)) http.HandlerFunc {
 	return reading(h, func(r *http.Request) (T, error) {
 		return read(r.Context(), r.PathValue("resource"), r.PathValue("name"))
 	})
 }
 
-// listed answers with a page of what a resource has.
+// listed answers with a page of a list of a resource.
 func listed[T any](h *handler, list func(ctx context.Context, resource, after string, limit int) (T, error)) http.HandlerFunc {
 	return reading(h, func(r *http.Request) (page T, err error) {
 		after, limit, err := api.PageOf(r)
@@ -163,7 +163,7 @@ func (h *handler) stamp(r *http.Request) (api.Batch, error) {
 	return b, err
 }
 
-// holder is who asks, by the header or by the address.
+// holder returns the name of the caller, from the header or the address.
 func holder(r *http.Request) string {
 	name, err := url.PathUnescape(r.Header.Get(api.HeaderHolder))
 	if err != nil || name == "" {
@@ -200,8 +200,8 @@ func headers(w http.ResponseWriter, a api.Answer) {
 	}
 }
 
-// raise raises a mark. Only an operator on this machine may advance one: a leader must not get
-// past the slip rule by asking.
+// raise raises a mark. Only an operator on this machine may advance one: a leader must not be
+// able to bypass the slip rule.
 func (h *handler) raise(k state.Kind) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if k == state.Advance {

@@ -11,8 +11,8 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// A batch whose last write fails leaves the state as the batches before it made it, also
-// where it has changed what they made.
+// If the last write of a batch fails, the state is as the earlier batches left it, also where
+// the batch has changed their rows.
 func TestDraftTakenBack(t *testing.T) {
 	s := &State{NowMS: 1, open: map[at]int{}}
 	writes := func() []api.Write {
@@ -46,7 +46,7 @@ func TestDraftTakenBack(t *testing.T) {
 		NowMS: s.NowMS, resources: cloned(s.resources), sequences: cloned(s.sequences), checkpoints: cloned(s.checkpoints), records: cloned(s.records), keyed: cloned(s.keyed),
 		open: maps.Clone(s.open), jobs: cloned(s.jobs), firings: cloned(s.firings), ticks: slices.Clone(s.ticks), allocations: slices.Clone(s.allocations),
 	}
-	for _, token := range []fence.Token{1, 2} { // of the same leader, whose allocation goes on, and of the next
+	for _, token := range []fence.Token{1, 2} { // the same leader, whose allocation continues, and the next one
 		var version *api.VersionError
 		if _, err := batch(token, more...).writes(); !errors.As(err, &version) {
 			t.Fatal(err)

@@ -49,7 +49,7 @@ func New(c clock.Clock, patience time.Duration, log *slog.Logger) *Health {
 	return &Health{clock: c, patience: patience, log: log, wasReady: true, changed: make(chan struct{})}
 }
 
-// Begin drops what earlier terms knew about writes.
+// Begin discards what earlier terms knew about writes.
 func (h *Health) Begin() { h.note(func() { h.unmade = outage{} }) }
 
 // Unanswered: the ledger could not be reached, or could not do what was asked.
@@ -57,8 +57,8 @@ func Unanswered(err error) bool {
 	return errors.Is(err, ledgerapi.ErrUnknown) || errors.Is(err, ledgerapi.ErrUnavailable)
 }
 
-// Wrote notes how a write of the leader ended. Reads say nothing about writes: a ledger with
-// a full disk answers them.
+// Wrote records the outcome of a write of the leader. Reads prove nothing about writes: a
+// ledger with a full disk answers them.
 func (h *Health) Wrote(err error) {
 	h.note(func() {
 		if !Unanswered(err) {
@@ -69,8 +69,8 @@ func (h *Health) Wrote(err error) {
 	})
 }
 
-// Saw notes how a call ended. Only errors that say that the ledger could not be reached count
-// against it; every other error is an answer.
+// Saw records the outcome of a call. Only errors that say that the ledger could not be
+// reached count as failures; every other error is an answer.
 func (h *Health) Saw(err error) {
 	h.note(func() {
 		switch {
@@ -85,9 +85,9 @@ func (h *Health) Saw(err error) {
 	})
 }
 
-// Probed notes how a health check ended that began at an instant. For a health check the
-// ledger writes. Only a check that began after the last failure shows that the failure is
-// over.
+// Probed records the outcome of a health check that began at an instant. The ledger writes
+// for each health check. Only a check that began after the last failure shows that the
+// failure is over.
 func (h *Health) Probed(began clock.Instant, err error) {
 	h.note(func() {
 		switch {
@@ -102,8 +102,8 @@ func (h *Health) Probed(began clock.Instant, err error) {
 	})
 }
 
-// Sealed notes how a seal ended. After a failed one a health check must succeed before this
-// node campaigns again.
+// Sealed records the outcome of a seal. After a failed one a health check must succeed before
+// this node campaigns again.
 func (h *Health) Sealed(err error) {
 	h.note(func() {
 		switch {
@@ -120,8 +120,7 @@ func (h *Health) fail(err error) {
 	h.unproven.fail(h.failed, err)
 }
 
-// note makes a change. It wakes those that wait if the ledger can now be used, or can no
-// longer be used.
+// note makes a change. It wakes waiting goroutines if the ledger became usable or unusable.
 func (h *Health) note(change func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,7 +148,7 @@ func (h *Health) problem() error {
 	return nil
 }
 
-// Ready is an error while this node should not campaign.
+// Ready returns an error while this node should not campaign.
 func (h *Health) Ready() error {
 	_, err := h.state()
 	return err
@@ -168,9 +167,9 @@ func (h *Health) OK() bool {
 	return h.good && h.problem() == nil
 }
 
-// Lasting is an error while a leader should step down: at once if an operator must act,
-// otherwise when the ledger could not be used for longer than the patience. The time counts
-// from the first failure, so that a pause of this process is not taken for one of the ledger.
+// Lasting returns an error while a leader should step down: at once if an operator must act, otherwise when the ledger
+// could not be used for longer than the patience. The time counts from the first failure, so that a pause of this
+// process does not count as an outage of the ledger.
 func (h *Health) Lasting() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -183,7 +182,7 @@ func (h *Health) Lasting() error {
 	return h.lasting(h.silent, "has been unreachable")
 }
 
-// Writable is an error while writes have failed for longer than the patience.
+// Writable returns an error while writes have failed for longer than the patience.
 func (h *Health) Writable() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

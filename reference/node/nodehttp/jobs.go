@@ -43,7 +43,7 @@ func (n *handler) postJob(w http.ResponseWriter, r *http.Request, l *node.Leadin
 	if err != nil {
 		return nil, &ledgerapi.RequestError{Field: "schedule", Value: fmt.Sprintf("%.64s", j.Schedule), Rule: err.Error()}
 	}
-	// Schedules go by the ledger's wall clock, the only one that all leaders share.
+	// Schedules use the ledger's wall clock, the only one that all leaders share.
 	res, err := n.Ledger.Resource(r.Context(), n.Config.Group)
 	if err != nil {
 		return nil, err
@@ -98,8 +98,8 @@ func (n *handler) getFirings(_ http.ResponseWriter, r *http.Request) (any, error
 	return n.Ledger.Firings(r.Context(), n.Config.Group, pending, after, limit)
 }
 
-// putFleet replaces the standing orders of the workers. It needs a leader, because the
-// workers obey one.
+// putFleet replaces the standing orders of the workers. It needs a leader, because workers
+// accept orders only from one.
 func (n *handler) putFleet(w http.ResponseWriter, r *http.Request, l *node.Leading) (any, error) {
 	var f api.Fleet
 	if err := httpapi.ReadJSON(w, r, maxBody, false, &f); err != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// jsonType is the value of a header that all answers share. Nobody changes it.
+// jsonType is a header value that all answers share. It must not be changed.
 var jsonType = []string{"application/json"}
 
-// next hands out numbers. Query and answer are coded by hand: at tens of thousands of calls
-// a second on two cores, anything else costs too much.
+// next hands out numbers. Query and answer are coded by hand, because the usual packages are
+// too slow for tens of thousands of calls a second on two cores.
 func (n *handler) next(w http.ResponseWriter, r *http.Request) {
 	l := n.Leading()
 	if l == nil {
@@ -78,8 +78,8 @@ func howMany(query string) (uint64, error) {
 	return n, nil
 }
 
-// discard reads a body that the call does not need, up to the limit: a body of unknown or
-// great length must not hold the call up.
+// discard reads a body that the call does not need, up to the limit, so that a very long body
+// does not delay the call.
 func discard(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength > maxBody {
 		w.Header().Set("Connection", "close")

@@ -35,7 +35,7 @@ func readSecret(path string) ([]byte, error) {
 	return data, nil
 }
 
-// operator lets callers on this machine through, and those with the credential.
+// operator admits callers on this machine, and those with the credential.
 func (n *handler) operator(h handlerFunc) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) (any, error) {
 		if !Local(r) && !n.credible(r) {
@@ -48,8 +48,8 @@ func (n *handler) operator(h handlerFunc) handlerFunc {
 	}
 }
 
-// Local reports whether the caller is on this machine and calls for itself: it is neither a
-// proxy nor a page in a browser.
+// Local reports whether the caller is on this machine and neither a proxy nor a page in a
+// browser.
 func Local(r *http.Request) bool {
 	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via", "Origin"} {
 		if r.Header.Get(h) != "" {
@@ -60,7 +60,7 @@ func Local(r *http.Request) bool {
 	return err == nil && net.ParseIP(host).IsLoopback()
 }
 
-// credible compares in a time that reveals nothing about the credential.
+// credible compares the credential in constant time.
 func (n *handler) credible(r *http.Request) bool {
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok || n.secret == nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// maxBody is the largest body of a request: a record and what is around it.
+// maxBody is the largest body of a request: a record and its JSON.
 const maxBody = ledgerapi.MaxValue + 4096
 
 // Run runs a node and serves it until ctx ends: see node.Node.Run.
@@ -99,7 +99,7 @@ func (n *handler) answer(h handlerFunc) http.HandlerFunc {
 	}
 }
 
-// leads turns a call away unless this node leads and takes calls.
+// leads refuses a call unless this node leads and serves calls.
 func (n *handler) leads(h func(w http.ResponseWriter, r *http.Request, l *node.Leading) (any, error)) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) (any, error) {
 		if l := n.Leading(); l != nil {
@@ -142,7 +142,7 @@ func (n *handler) notLeading() *httpapi.Problem {
 	return api.NoLeader(n.Config.Group, last, n.Token(), time.Second)
 }
 
-// writeError says what the error of a leader's write means for a caller.
+// writeError converts the error of a leader's write into one for the caller.
 func (n *handler) writeError(err error) error {
 	if !fencedwriter.Stop(err) && !errors.Is(err, sequencer.ErrStopped) {
 		return err
@@ -169,7 +169,7 @@ func (n *handler) getStatus(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	if t := n.Term(); t != nil && t.Remaining() > 0 {
-		// What this node knows itself is newer than what it has seen.
+		// This node's own term is newer than what its watch has seen.
 		if s.Leader != n.Config.ID {
 			s.SinceMS = 0
 		}

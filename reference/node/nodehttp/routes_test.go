@@ -11,8 +11,8 @@ import (
 	"github.com/tenurehq/tenure/reference/node"
 )
 
-// Who may ask a leader to give up: those on the machine who speak for themselves, and
-// those with the credential.
+// Callers on this machine that are neither proxies nor web pages, and callers with the
+// credential, may ask a leader to resign.
 func TestOperator(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(file, []byte("correct horse battery\n"), 0o600); err != nil {
@@ -57,7 +57,7 @@ func TestOperator(t *testing.T) {
 			}
 			w := httptest.NewRecorder()
 			n.routes().ServeHTTP(w, r)
-			// Whoever is let through is told that this node does not lead.
+			// An admitted caller is told that this node does not lead.
 			if let := w.Code != 403; let != tt.want {
 				t.Errorf("%s from %s with %s: %d %s", path, tt.from, tt.headers, w.Code, w.Body)
 			}
@@ -72,7 +72,7 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// The query of /next is read as any other would be.
+// The query of /next is parsed like any other query.
 func TestHowMany(t *testing.T) {
 	for query, want := range map[string]uint64{
 		"": 1, "n=1": 1, "n=100": 100, "n=100000": 100000, "x=1": 1, "x=1&n=5": 5, "n=%35": 5,

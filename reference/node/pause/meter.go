@@ -1,4 +1,4 @@
-// Package pause measures how long a process stands still.
+// Package pause measures how long a process is paused.
 package pause
 
 import (
@@ -11,9 +11,9 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// Meter measures how long the process stood still: the longest that a goroutine
-// overslept, which a busy machine, a stop of the process or of the machine causes, and
-// the longest stop of the garbage collector. A TTL must be longer than both.
+// Meter measures pauses of the process: the longest time that a goroutine overslept, because
+// the machine was busy or the process or the machine was stopped, and the longest pause of
+// the garbage collector. A TTL must be longer than both.
 type Meter struct {
 	Clock clock.Clock
 
@@ -24,10 +24,10 @@ type Meter struct {
 // Overslept is the longest that a goroutine overslept.
 func (p *Meter) Overslept() time.Duration { return time.Duration(p.slept.Load()) }
 
-// Collecting is the longest stop of the garbage collector.
+// Collecting is the longest pause of the garbage collector.
 func (p *Meter) Collecting() time.Duration { return time.Duration(p.stopped.Load()) }
 
-// Every is how often it looks.
+// Every is how often the meter measures.
 const Every = 10 * time.Millisecond
 
 // Run measures until ctx ends. The clock is the host's: it counts a suspend.
@@ -52,8 +52,8 @@ func (p *Meter) Run(ctx context.Context) {
 	}
 }
 
-// collector reads the collector's stops from the runtime, whose histogram gives the
-// upper bound of the longest.
+// collector reads the collector's pauses from the runtime, whose histogram has the upper
+// bound of the longest.
 func (p *Meter) collector() {
 	sample := []runtimemetrics.Sample{{Name: "/sched/pauses/total/gc:seconds"}}
 	runtimemetrics.Read(sample)

@@ -112,7 +112,7 @@ func (o *Outbox) Reading() {
 	o.since = make(map[ID]bool)
 }
 
-// Read adds what was read, without what was recorded as delivered meanwhile. full: there is no
+// Read adds what was read, except what was recorded as delivered meanwhile. full: there is no
 // more room.
 func (o *Outbox) Read(all []*Firing) (full bool) {
 	o.mu.Lock()
@@ -186,9 +186,9 @@ func (o *Outbox) Elsewhere(l int, batch []*Firing) {
 	}
 }
 
-// Mark notes whether the worker of a lane is reachable. It moves what waits in lanes that are
-// down to the others. What a worker may have stays in its lane: that worker recognises it, and
-// another would do it twice.
+// Mark records whether the worker of a lane is reachable. Firings in lanes that are down move
+// to other lanes. A firing that its worker may have stays there: that worker recognises it,
+// and another would do it twice.
 func (o *Outbox) Mark(l int, down bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What waits for a worker that is down goes to one that is up, and comes back to its
-// own when that is; what may have arrived stays with its worker.
+// Firings for a worker that is down move to one that is up, and back when theirs returns.
+// Firings that may have arrived stay with their worker.
 func TestOutboxLanes(t *testing.T) {
 	o := New(2, 100)
 	var all []*Firing
@@ -49,8 +49,8 @@ func TestOutboxLanes(t *testing.T) {
 	}
 }
 
-// The outbox is bounded: what does not fit is left in the ledger and asked for when
-// there is room.
+// The outbox is bounded: what does not fit stays in the ledger and is read when there is
+// room.
 func TestOutboxIsBounded(t *testing.T) {
 	o := New(1, 4)
 	o.SetMore(false)
@@ -67,7 +67,7 @@ func TestOutboxIsBounded(t *testing.T) {
 	}
 }
 
-// One firing is taken however large it is.
+// One firing always fits, however large it is.
 func TestOneAlwaysFits(t *testing.T) {
 	huge := json.RawMessage(`"` + strings.Repeat("x", MaxBytes) + `"`)
 	o := New(1, 10)
