@@ -16,7 +16,7 @@ import (
 	ledgerclient "github.com/tenurehq/tenure/reference/ledger/client"
 )
 
-// narrator watches a fleet over its public interfaces and says what changes.
+// narrator watches a fleet over its public interfaces and reports changes.
 type narrator struct {
 	file   labapi.FleetFile
 	line   *Timeline
@@ -26,7 +26,7 @@ type narrator struct {
 	leader  string
 	token   fence.Token
 	vacant  clock.Instant // since when nobody leads; 0: somebody does
-	changed clock.Instant // when the leader changed, if that was not said yet
+	changed clock.Instant // when the leader changed, if that was not reported yet
 	refused uint64
 	summed  clock.Instant // the last summary, and the last number at that time
 	lastSeq uint64
@@ -103,7 +103,7 @@ func (n *narrator) leadership(all []api.Status) {
 	case leads == nil && n.vacant == 0:
 		n.vacant = now
 	case leads == nil:
-		if now.Sub(n.vacant) > 4*lookEvery { // a busy leader may miss one question
+		if now.Sub(n.vacant) > 4*lookEvery { // a busy leader may miss one poll
 			n.line.Say("nobody leads %s (%s did, token %d)", n.file.Group, n.leader, n.token)
 			n.leader, n.vacant = "", 0
 		}
@@ -112,7 +112,7 @@ func (n *narrator) leadership(all []api.Status) {
 	}
 }
 
-// announce says who leads, with the details that the new leader has recorded.
+// announce reports who leads, with the details that the new leader has recorded.
 func (n *narrator) announce(ctx context.Context) {
 	if n.changed == 0 {
 		return
@@ -163,7 +163,7 @@ func (n *narrator) refusals(ctx context.Context) {
 	const most = 5
 	r, err := n.ledger.Rejections(ctx, "", most)
 	if err != nil {
-		return // the fleet says when the ledger ends
+		return // the fleet reports the end of the ledger
 	}
 	for _, item := range slices.Backward(r.Items) {
 		if item.ID > n.refused {
@@ -173,7 +173,7 @@ func (n *narrator) refusals(ctx context.Context) {
 	n.refused = max(n.refused, r.Total)
 }
 
-// Refusal describes a stale write that the ledger refused, or took without its fence.
+// Refusal describes a stale write that the ledger refused or, with fencing off, accepted.
 func Refusal(r ledgerapi.Rejection) string {
 	what := "refused a write"
 	if r.Applied {
@@ -182,7 +182,7 @@ func Refusal(r ledgerapi.Rejection) string {
 	return fmt.Sprintf("the ledger %s of %s: %s, its token is %d and the highest seen is %d", what, r.Holder, r.Reason, r.Token, r.CurrentToken)
 }
 
-// sum says now and then how the leader works.
+// sum reports from time to time what the leader does.
 func (n *narrator) sum(all []api.Status) {
 	now := clock.System().Now()
 	took := now.Sub(n.summed)

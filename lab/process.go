@@ -141,8 +141,8 @@ func (p *process) at() string {
 
 func (p *process) inFile() labapi.Process { return labapi.Process{URL: p.at(), PID: p.pid()} }
 
-// stop asks it to exit, and kills it when stopTime has passed. A paused process is resumed
-// first: it could not handle the signal.
+// stop asks the process to exit, and kills it after stopTime. A paused process is resumed
+// first, because it could not handle the signal.
 func (p *process) stop() {
 	run, stdin := p.running()
 	if run == nil {
@@ -158,7 +158,7 @@ func (p *process) stop() {
 	_ = stdin.Close()
 }
 
-// supervise waits for the end of a program and says so, or restarts it.
+// supervise waits for the end of a program, reports it, and restarts the program if configured.
 func (f *Fleet) supervise(p *process) {
 	for {
 		run, _ := p.running()

@@ -11,7 +11,7 @@ import (
 )
 
 // Timeline writes lines with the seconds since it was made. It is safe for concurrent use.
-// Errors of the writer are ignored: there is nobody else to tell.
+// Errors of the writer are ignored, because there is no other place to report them.
 type Timeline struct {
 	mu    sync.Mutex
 	w     io.Writer

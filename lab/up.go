@@ -14,8 +14,8 @@ import (
 	"github.com/tenurehq/tenure/lab/load"
 )
 
-// Up runs a fleet until ctx ends, says what happens in it, and stops it. It calls /next at
-// the given rate, so that there is something to see; 0 makes no calls.
+// Up runs a fleet until ctx ends, reports what happens in it, and stops it. It calls /next at
+// the given rate, so that there is activity to show; 0 makes no calls.
 func Up(ctx context.Context, cfg Config, rate float64, line *Timeline) error {
 	cfg.Event = func(s string) { line.Say("%s", s) }
 	cfg.Restart = true
@@ -68,7 +68,7 @@ func callers(ctx context.Context, urls []string, rate float64) {
 	for ctx.Err() == nil {
 		cfg := load.Config{URLs: urls, Rate: rate, Connections: few, For: time.Hour, Timeout: 2 * time.Second}
 		if _, err := load.Run(ctx, cfg); err != nil {
-			select { // the narrator says that nobody leads
+			select { // the narrator reports that nobody leads
 			case <-ctx.Done():
 			case <-time.After(time.Second):
 			}

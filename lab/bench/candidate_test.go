@@ -71,7 +71,7 @@ type role struct {
 type order struct{ Do, To string }
 
 type news struct {
-	What  string // ready, began, ended, failed
+	What  string // ready, began, ended or failed
 	At    clock.Instant
 	Error string `json:",omitempty"`
 }
@@ -118,7 +118,7 @@ func candidateMain(raw string) error {
 		work.Go(func() {
 			limit := 2 * time.Minute
 			if o.Do == "campaign" {
-				limit = time.Hour // it may never be its turn
+				limit = time.Hour // it may never be elected
 			}
 			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
@@ -184,7 +184,7 @@ func contend(ctx context.Context, r role) (contender, error) {
 	}
 }
 
-// ours is any tenure.Elector.
+// ours is a candidate with any tenure.Elector.
 type ours struct {
 	elector tenure.Elector
 	term    *tenure.Term
@@ -207,7 +207,7 @@ func (o *ours) transfer(ctx context.Context, to string, ended func(clock.Instant
 	for {
 		err := o.term.TransferTo(ctx, to)
 		if errors.Is(err, tenure.ErrSuccessor) && o.term.Check() == nil && ctx.Err() == nil {
-			time.Sleep(time.Millisecond) // it has not arrived yet
+			time.Sleep(time.Millisecond) // the successor has not joined yet
 			continue
 		}
 		if err == nil {
@@ -245,7 +245,7 @@ func (e *theirs) transfer(ctx context.Context, _ string, ended func(clock.Instan
 	}
 }
 
-// candidate is a candidate's process, as the benchmark sees it.
+// candidate is a candidate's process, seen from the benchmark.
 type candidate struct {
 	role
 	t       *testing.T

@@ -34,7 +34,7 @@ func TestFailover(t *testing.T) {
 	ttls := []time.Duration{2 * time.Second, 3 * time.Second, 10 * time.Second}
 
 	progress("hand-overs on etcd, %d rounds each", rounds)
-	const turns = 3 // so that other load affects both alike
+	const turns = 3 // alternate, so that other load affects both alike
 	for turn := range turns {
 		for _, kind := range []string{onEtcd, stock} {
 			r := role{Kind: kind, Endpoints: cluster.Endpoints(), TTL: 3 * time.Second, Group: fmt.Sprintf("hand-over-%d", turn)}
@@ -208,7 +208,7 @@ func first(t *testing.T, all []*candidate, but int) (int, clock.Instant) {
 			default:
 			}
 		}
-		sleep(2 * time.Millisecond) // the news have their own time
+		sleep(2 * time.Millisecond) // the news carry their own time
 	}
 	t.Fatal("nobody leads after two minutes")
 	return 0, 0
@@ -288,7 +288,7 @@ func (b *bench) raftCrashes(f *fleet, what figure, rounds int) {
 	}
 }
 
-// raftHandOvers leaves the fleet as raftCrashes needs it: a node is about to lead.
+// raftHandOvers leaves the fleet as raftCrashes needs it: with a node that is about to lead.
 func (b *bench) raftHandOvers(f *fleet, rounds int) {
 	leader, _ := first(f.t, f.all, -1)
 	for range rounds {
@@ -375,7 +375,7 @@ func (b *bench) report(ttls []time.Duration) {
 	_ = w.Flush()
 }
 
-// ms has a tenth below 100 ms: above, runs differ by more than that.
+// ms shows tenths below 100 ms. Above that, runs differ by more.
 func ms(d time.Duration) string {
 	digits := 1
 	if d >= 100*time.Millisecond {

@@ -304,8 +304,8 @@ func TestFleetNext(t *testing.T) {
 	verdict(t, many.IDsPerSec >= 500_000, "fleet: /next?n=100", fmt.Sprintf("%.0f ids/s", many.IDsPerSec), ">= 500000 ids/s")
 }
 
-// Two million calls while leaders are killed, twenty times: the numbers rise in the order of
-// time and none is handed out twice, by the callers' histories and by the ledger's table.
+// Two million calls while leaders are killed twenty times: the numbers increase in the order
+// of time and none is handed out twice, by the callers' histories and by the ledger's table.
 func TestFleetTwoMillion(t *testing.T) {
 	fleetRounds(t)
 	calls, kills, rate := int64(2_020_000), 20, 8000.0

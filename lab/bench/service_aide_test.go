@@ -42,7 +42,7 @@ type task struct {
 	Headers  map[string]string
 	Body     []byte
 	Groups   []string // to lead
-	Next     []string // to lead when they fall vacant
+	Next     []string // to lead when they become vacant
 	TTL      time.Duration
 }
 
@@ -59,7 +59,7 @@ type told struct {
 	Error string  `json:",omitempty"`
 }
 
-// errand is a helper process that runs.
+// errand is the work of a helper process.
 type errand struct {
 	task
 	ctx context.Context
@@ -131,7 +131,7 @@ func serveBare(e *errand) error {
 	}))
 }
 
-// aide is a helper process, as the benchmark sees it.
+// aide is a helper process, seen from the benchmark.
 type aide struct {
 	t    *testing.T
 	kind string

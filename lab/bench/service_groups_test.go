@@ -26,7 +26,7 @@ import (
 	"github.com/tenurehq/tenure/store/remote"
 )
 
-// tally counts terms and says when all of a set have begun.
+// tally counts terms and reports when all of a set have begun.
 type tally struct {
 	e    *errand
 	what string
@@ -79,7 +79,7 @@ func holdGo(e *errand) error {
 	}
 	e.say(told{What: "ready"})
 	lead(e.Groups, "leads")
-	for range e.in { // the only input: campaign
+	for range e.in { // the only input is campaign
 		lead(e.Next, "succeeded")
 	}
 	return nil

@@ -40,7 +40,7 @@ func (c *changing) told(w *aide, n int) series {
 		c.heard(w, n, fmt.Sprintf(`"state":"led","term":%d,`, c.leading.Term+1), c.lead)...)
 }
 
-// heard makes watchers wait for the effect of f.
+// heard measures how long watchers wait for the effect of f.
 func (c *changing) heard(w *aide, n int, needle string, f func()) (s series) {
 	c.t.Helper()
 	w.tell("expect", needle)

@@ -39,7 +39,7 @@ func (w *wire) posts(path string, body []byte) *wire {
 	return w
 }
 
-// newWire connects; control, if set, is called before.
+// newWire connects; control, if set, is called before that.
 func newWire(raw string, control func(fd int) error) (*wire, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -67,8 +67,8 @@ func (w *wire) call() error {
 	return err
 }
 
-// begin asks and reads the head of the answer; length is that of the body, 0 if the head
-// does not say.
+// begin sends the request and reads the head of the answer. length is that of the body; 0:
+// the head does not say.
 func (w *wire) begin() (length int, err error) {
 	if _, err := w.conn.Write(w.ask); err != nil {
 		return 0, err

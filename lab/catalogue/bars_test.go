@@ -90,7 +90,7 @@ func TestJudgeFlap(t *testing.T) {
 	}
 }
 
-// Experiment 5 is judged trial by trial: damage in one does not count for another.
+// Experiment 5 is judged trial by trial: damage in one trial does not count for another.
 func TestJudgeUnfenced(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

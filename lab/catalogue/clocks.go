@@ -43,7 +43,7 @@ func clocks() experiment.Experiment {
 			jumps.offset, jumps.back = experiment.Pick(size, time.Second, within.offset), true
 			planted := on(fmt.Sprintf("etcd-wall-clock-%v", jumps.offset), trial.Etcd, experiment.Pick(size, 4*time.Second, ttl), jumps)
 			planted.Plant, planted.Pass, planted.Broken = []string{"wall-clock"}, effective(), []string{"one-believer"}
-			// At this rate trust exceeds those 500 ms, too.
+			// At this rate trust exceeds those 500 ms too.
 			far := wrongClock{slow: 30 * percent, lasts: experiment.Pick(size, time.Second, 45*time.Second)}
 			beyond := on(trial.Etcd+beyondBound, trial.Etcd, ttl, far)
 			beyond.Pass, beyond.Broken = effective(), []string{"one-believer"}
@@ -84,7 +84,7 @@ func judgeClocks(j measure.Judge, o trial.Outcome) {
 		j.Below(failover, took, o.TTL+time.Second, n) // etcd looks for expired leases twice a second
 	default:
 		ownTrust(j, o, n)
-		// A split vote, which happens now and then, costs one more election: nine of ten are judged.
+		// A split vote happens from time to time and costs one more election, so nine of ten are judged.
 		most, p90 := o.TTL*3/2, took.At(0.9)
 		j.Bar(failover, fmt.Sprintf("p90 %s of %d", measure.MS(p90), len(took)), fmt.Sprintf("p90 < %s, %d rounds", measure.MS(most), n), len(took) == n && n > 0 && p90 < most)
 	}
@@ -135,7 +135,7 @@ func (w wrongClock) round(ctx context.Context, s *trial.Run, i int, r *trial.Rou
 			return err
 		}
 	}
-	// A keep-alive must have been sent since, and the cut come at any moment of the beat.
+	// A keep-alive must have been sent since then, and the cut must come at a random moment of the beat.
 	if err := s.Hold(ctx, 500*time.Millisecond+s.TTL/4+s.UpTo(s.TTL/4)); err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ const (
 	flapAll = "flap"
 )
 
-// flapScript lets the connection of the current leader come and go for d.
+// flapScript cuts and restores the connection of the current leader for d.
 func flapScript(d time.Duration) trial.Loop {
 	return trial.Loop{What: fmt.Sprintf("the leader's connection comes and goes for %v", d), Round: func(ctx context.Context, s *trial.Run, _ int, r *trial.Round) error {
 		r.Kind = flapAll
@@ -47,7 +47,7 @@ func flapScript(d time.Duration) trial.Loop {
 		if err != nil {
 			return err
 		}
-		// A first try that hit the wrong leader may have left a cut before the fault began.
+		// A first attempt that hit the wrong leader may have left a cut from before the fault.
 		for _, c := range cuts {
 			if c.Begun >= f.Begun {
 				s.Rounds = append(s.Rounds, c)
@@ -118,7 +118,7 @@ func judgeFlap(j measure.Judge, o trial.Outcome) {
 		}
 		cuts++
 		length += r.Healed.Sub(r.Begun)
-		// One call is under way when the cut begins, and the last one ends with it.
+		// One call is pending when the cut begins, and the last one ends with it.
 		calls += int64(r.Healed.Sub(r.Begun)/timeout) + 2
 	}
 	ended, uncut, astray, between := unseated(o)

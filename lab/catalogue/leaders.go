@@ -73,8 +73,8 @@ func ownTrust(j measure.Judge, o trial.Outcome, rounds int) {
 	j.Count(name, n, rounds)
 }
 
-// trustFirst keeps Raft from unseating a leader before the leader's trust ends. Otherwise a
-// round would measure Raft's lease, which no injected clock reaches.
+// trustFirst keeps Raft from ending the leadership before the leader's trust ends. Otherwise
+// a round would measure Raft's lease, which injected clocks do not affect.
 func trustFirst(t trial.Trial) func(*lab.Config) {
 	return func(c *lab.Config) {
 		if t.Engine == trial.Raft {
@@ -83,7 +83,7 @@ func trustFirst(t trial.Trial) func(*lab.Config) {
 	}
 }
 
-// cutScript cuts the leader off from what elects it until another node leads and meanwhile
+// cutScript cuts the leader off from what elects it, until another node leads and meanwhile
 // has returned.
 func cutScript(meanwhile func(ctx context.Context, s *trial.Run, r *trial.Round, next inspect.Target) error) trial.Loop {
 	return trial.Loop{What: "cutting the leader off", Round: func(ctx context.Context, s *trial.Run, _ int, r *trial.Round) error {
@@ -98,7 +98,7 @@ func cutScript(meanwhile func(ctx context.Context, s *trial.Run, r *trial.Round,
 	}}
 }
 
-// noRaftBelief is why a leader that ignores the end of its trust is tried with etcd only.
+// noRaftBelief is why a leader that ignores the end of its trust is tested with etcd only.
 const noRaftBelief = "A leader that goes on believing is tried with etcd alone: the bug is planted in the lease, which Raft does not use, and Raft itself ends the leadership of a node that hears no quorum. Late writes of a Raft leader come from the pauses of experiments 4 and 5."
 
 // twoBelieve is experiment 3b.
@@ -148,7 +148,7 @@ func refusedRounds(o trial.Outcome) int {
 	return o.Count(func(r trial.Round) bool { return r.Refused && r.SteppedDown && r.Mark > r.Token })
 }
 
-// staleTables adds what became of stale writes, in all and in each round.
+// staleTables adds the outcomes of stale writes, in total and in each round.
 func staleTables(j measure.Judge, o trial.Outcome) {
 	o.StaleWrites(j)
 	const most = 12 // the JSON has all
@@ -371,7 +371,7 @@ func handover() experiment.Experiment {
 // handOver is not a fault: the history of these rounds has none.
 func handOver(ctx context.Context, s *trial.Run, i int, r *trial.Round) error {
 	r.Kind = stepDown
-	// The client may remember another node: let it look for the leader first.
+	// The client may have cached another node: find the leader first.
 	_, err := s.Nodes.Leader(ctx)
 	if err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/tenurehq/tenure/lab/verdict"
 )
 
-// The story of a pause has what leader, engine, standby, callers and workers saw, in order. It
-// says whether a worker refused an order.
+// The story of a pause has what leader, engine, standby, callers and workers saw, in order,
+// and whether a worker refused an order.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	s := func(n float64) clock.Instant {

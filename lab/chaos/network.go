@@ -61,7 +61,7 @@ func cutOff(f *Fleet, s Spec, targets []inspect.Target) (*procedure, error) {
 	}, nil
 }
 
-// cutNode is a node that was cut off, and its metrics before.
+// cutNode is a node that was cut off, with its metrics from before.
 type cutNode struct {
 	node   inspect.Target
 	before inspect.Metrics
@@ -96,7 +96,7 @@ func flap(f *Fleet, s Spec, targets []inspect.Target) (*procedure, error) {
 	p := &procedure{healed: "reaches the " + string(s.From) + " for good", hold: l.hold, heal: l.restore, felt: l.felt}
 	whose := "its"
 	if s.Follow {
-		p.shown, whose = Measured, "the leader's" // others than the target may feel it
+		p.shown, whose = Measured, "the leader's" // other nodes than the target may be affected
 	}
 	if _, err := f.newCut(targets, s.From, s.Way); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func flap(f *Fleet, s Spec, targets []inspect.Target) (*procedure, error) {
 	return p, nil
 }
 
-// flapping is a connection that comes and goes, at one node at a time.
+// flapping is a connection that is cut and restored, at one node at a time.
 type flapping struct {
 	Spec
 	fleet   *Fleet

@@ -77,8 +77,8 @@ func stopProcesses(f *Fleet, s Spec, targets []inspect.Target) (*procedure, erro
 		},
 	}
 	if leader {
-		// An answer may still arrive. Wait longer for the refusal of a write that a newer term
-		// has overtaken.
+		// An answer may still arrive. Wait longer for the refusal of a write after a newer term
+		// began.
 		p.settle = func(evidence string) time.Duration {
 			if s.Between && f.Highest() > targets[0].Token && !strings.Contains(evidence, inspect.RefusedWords) {
 				return 2 * time.Second
@@ -263,7 +263,7 @@ func (f *Fleet) change(ctx context.Context, s Spec, leader inspect.Target, stops
 			failed = f.Call(changing, inspect.CallTime, http.MethodPost, leader.URL+"/resign", ofTerm(leader), nil, nil)
 			return
 		}
-		// A kill that has begun is not cancelled: the caller must know whether it was made.
+		// A kill that has begun is not cancelled: the caller must know its outcome.
 		if _, failed = f.Leader(changing, 0); failed == nil {
 			var killed Fault
 			killed, failed = f.Inject(ctx, Spec{Kind: KillLeader})

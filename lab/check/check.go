@@ -60,13 +60,13 @@ type check struct {
 	start    func(*verdict.Verdict, *facts.Facts) watcher
 }
 
-// watcher is told the events that are not kept: every effect, then the calls and attempts
-// in the order of time, then the end. Any of its functions may be nil.
+// watcher gets the events that are not kept: every effect, then the calls and attempts in the
+// order of time, then the end. Any of its functions may be nil.
 type watcher struct {
 	effect func(history.Effect)
 	call   func(history.Call)
-	// answer is told the answered calls, and for each the call with the largest number among
-	// those that had ended before it began.
+	// answer gets the answered calls and, for each, the call with the largest number among those
+	// that had ended before it began.
 	answer  func(now history.Call, before facts.Peak)
 	attempt func(history.Attempt)
 	end     func()
@@ -154,7 +154,7 @@ func chosen(opts Options, run []string) (names []string, err error) {
 	return names, err
 }
 
-// scan gives events to the checks.
+// scan passes events to the checks.
 type scan struct {
 	*facts.Facts
 	checks   []check
@@ -178,7 +178,7 @@ func newScan(f *facts.Facts, all []check, names []string) *scan {
 	return s
 }
 
-// tell gives an event to the checks that want its kind.
+// tell passes an event to the checks that want its kind.
 func tell[E any](s *scan, of func(watcher) func(E), e E) {
 	for _, w := range s.watchers {
 		if do := of(w); do != nil {

@@ -99,7 +99,7 @@ func TestNoHistory(t *testing.T) {
 	}
 }
 
-// No line causes more than a doubt.
+// No line causes a panic or a violation, at most a doubt.
 func FuzzLine(f *testing.F) {
 	for _, events := range good(1) {
 		for _, e := range events[:min(3, len(events))] {

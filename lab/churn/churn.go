@@ -53,7 +53,7 @@ func Experiment() experiment.Experiment {
 					Every: experiment.Pick(size, 3*time.Second, 5*time.Second), Patience: time.Second, Pass: trial.Safe("evidence", "baton"), Play: churnScript, After: countCalls,
 				}
 			}
-			// Ten minutes of what is judged, four of what it is compared with.
+			// Ten minutes of the judged trial, four of those that it is compared with.
 			all := []trial.Trial{on(nineInLine, trial.Etcd, 9, experiment.Pick(size, 2, 120)), on(threeInLine, trial.Etcd, 3, experiment.Pick(size, 1, 48)), on(nineAllAtOne, trial.Etcd, 9, experiment.Pick(size, 1, 48))}
 			all[2].Plant = []string{"herd"}
 			if size == experiment.Full {
@@ -68,7 +68,7 @@ func Experiment() experiment.Experiment {
 		Figures: func(all []trial.Outcome, note string) []experiment.Figure {
 			e := plot.Elections{Note: note, Bar: electionBar}
 			for _, o := range all {
-				if o.Engine == trial.Etcd { // Raft is measured from the kill
+				if o.Engine == trial.Etcd { // with Raft, time counts from the kill
 					e.Series = append(e.Series, plot.Series{Name: o.Name, Samples: elections(o)})
 				}
 			}
@@ -265,7 +265,7 @@ func (c counted) calls() (sum float64) {
 	return sum
 }
 
-// withoutBeats leaves out the calls of keep-alives: each has a read behind it.
+// withoutBeats omits keep-alives: each is a call and a read.
 func (c counted) withoutBeats() float64 { return c.calls() - 2*c["LeaseKeepAlive"] }
 
 // nodeCall is a call of a node to its engine, from its trace.
@@ -381,7 +381,7 @@ func sinceKill(o trial.Outcome) (s measure.Series) {
 	return s
 }
 
-// winners is what became of a trial's vacancies.
+// winners has the outcomes of a trial's vacancies.
 type winners struct {
 	// one counts the vacancies with exactly one winner at a time.
 	one int
@@ -431,7 +431,7 @@ func (w winners) lost(rounds int) (words string, ok bool) {
 	return words, sum == w.further["expired"]+w.further["lost"] && sum <= rounds/loadBar
 }
 
-// turns is who won, and how long the nodes waited for it.
+// turns has who won, and how long the nodes waited for it.
 type turns struct {
 	wins map[string]int
 	// inLine is the longest time in line, in rounds; a node that is killed or leaves starts
@@ -445,7 +445,7 @@ func turnsOf(nodes []string, rounds []trial.Round) turns {
 	for _, r := range rounds {
 		gone := r.Left
 		if gone == r.Successor {
-			gone = "" // it left after it had won
+			gone = "" // it left after its win
 		}
 		stood[r.Node], stood[gone] = 0, 0
 		t.wins[r.Successor]++
@@ -528,8 +528,8 @@ func judgeElections(j measure.Judge, o trial.Outcome, e measure.Series) {
 	}
 }
 
-// costPerVacancy is how many calls each vacancy cost beyond those without faults, by etcd's
-// count. Keep-alives are left out: that a dead node sends none saves nothing.
+// costPerVacancy is how many calls each vacancy cost beyond those without faults, by etcd's count. Keep-alives are
+// omitted: a dead node sends none, and that must not count as a saving.
 func costPerVacancy(o trial.Outcome) float64 {
 	return (counted(o.Cost.Storm).withoutBeats() - counted(o.Cost.Calm).withoutBeats()) * o.Cost.Seconds / float64(max(1, len(o.Rounds)))
 }
@@ -542,8 +542,8 @@ func mean(counts []int) float64 {
 	return float64(sum) / float64(max(1, len(counts)))
 }
 
-// compareCalls compares what a vacancy costs with nine nodes and with three, and with a line
-// and without. The last one proves that the measure can see a herd.
+// compareCalls compares the cost of a vacancy with nine nodes and with three, and with and
+// without a line. The last comparison proves that the measure can see a herd.
 func compareCalls(j measure.Judge, all []trial.Outcome) {
 	find := func(name string) trial.Outcome {
 		for _, o := range all {

@@ -22,9 +22,9 @@ var ErrIdle = errors.New("the disturbance took nothing")
 
 // The kinds of disturbance.
 const (
-	CPU  = "CPU"     // processes that compute, four per core
+	CPU  = "CPU"     // four busy processes per core
 	GC   = "GC"      // a garbage collector in every node that never stops
-	Disk = "starved" // an engine of low priority beside processes that compute and sync the disk
+	Disk = "starved" // an engine with low priority beside processes that use CPU and sync the disk
 )
 
 const (
@@ -33,8 +33,8 @@ const (
 	syncBytes      = 256 << 10
 )
 
-// Disturbance takes resources from fleets. Nobody crashes: a change of leader while it lasts
-// is a false failover.
+// Disturbance takes resources from fleets. No process crashes: a change of leader while it
+// lasts is a false failover.
 type Disturbance struct {
 	Kind string
 	// Begun and Healed are when it began and ended. Evidence says what it did, Err why it did
@@ -57,7 +57,7 @@ func (d *Disturbance) Start(ctx context.Context, dir string) error {
 	d.Begun = clock.System().Now()
 	ctx, d.cancel = context.WithCancel(ctx)
 	if d.Kind == GC {
-		return nil // the nodes do it
+		return nil // the nodes do this one
 	}
 	for range burnersPerCore * runtime.NumCPU() {
 		cmd := exec.CommandContext(ctx, "sh", "-c", "while :; do :; done")
@@ -104,7 +104,7 @@ func (d *Disturbance) sync(ctx context.Context, path string) error {
 	return f.Close()
 }
 
-// Stop ends the disturbance and notes its evidence. It may be called again.
+// Stop ends the disturbance and records its evidence. It may be called again.
 func (d *Disturbance) Stop() {
 	if d.cancel == nil || d.Healed != 0 {
 		return
@@ -121,7 +121,7 @@ func (d *Disturbance) Stop() {
 	lasted := d.Healed.Sub(d.Begun)
 	if len(d.burning) > 0 {
 		words = append(words, fmt.Sprintf("%d neighbours had %.1f s of CPU in %.1f s on %d cores", len(d.burning), cpu.Seconds(), lasted.Seconds(), runtime.NumCPU()))
-		const soon = 5 * time.Second // they have to be started first
+		const soon = 5 * time.Second // starting them takes time
 		if least := lasted * time.Duration(runtime.NumCPU()) / 10; lasted > soon && cpu < least {
 			d.Err = errors.Join(d.Err, fmt.Errorf("%w: the neighbours had %v of CPU in %v, less than %v", ErrIdle, cpu, lasted, least))
 		}

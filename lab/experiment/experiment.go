@@ -89,8 +89,8 @@ func (e Experiment) Command(size Size) string {
 func (e Experiment) Describe(t trial.Trial, size Size) history.Run {
 	r := t.Describe()
 	r.Experiment, r.Seed, r.Command = e.Name+" "+t.Name, e.Seed, e.Command(size)
-	// On a machine that is starved on purpose, or by tests that run beside the quick form,
-	// every process is paused now and then.
+	// On a machine that is starved on purpose, or by tests that run beside the quick form, every
+	// process is paused from time to time.
 	if size == Quick || t.Disturbed != "" {
 		r.LateMS = trial.WakeMS
 	}

@@ -31,7 +31,7 @@ type Config struct {
 	// Out is the folder for results and histories.
 	Out  string
 	Size Size
-	// Again runs what already has a result.
+	// Again repeats experiments that have a result.
 	Again bool
 	// Say reports progress and the fraction of the experiment that is done.
 	Say func(done float64, what string)

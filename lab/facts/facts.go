@@ -196,7 +196,7 @@ func (f *Facts) Room(n, most int) bool {
 	return n <= most
 }
 
-// Damaged notes that a file is not complete, once for each place.
+// Damaged records that a file is not complete, once for each place.
 func (f *Facts) Damaged(d history.Damage) {
 	if !slices.ContainsFunc(f.Damage, func(o history.Damage) bool { return o.At == d.At }) {
 		f.Damage = append(f.Damage, d)

@@ -8,7 +8,7 @@ import (
 	"github.com/tenurehq/tenure/lab/history"
 )
 
-// A slow call that began before everything that is still kept is a doubt.
+// If a slow call began before all that is kept, the result is a doubt.
 func TestPeaksPruned(t *testing.T) {
 	var p Peaks
 	for i := range clock.Instant(maxPeaks + 1) {

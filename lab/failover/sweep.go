@@ -74,9 +74,9 @@ func sweepTrials(size experiment.Size) (all []trial.Trial) {
 		}
 		return trials
 	}
-	// disturbed adds trials that share a disturbance. A node that a busy machine does not run has
-	// paused, which G3 excepts and no history shows: who believed when is reported only. Below
-	// the knee there may be no leader long enough for anything to take effect.
+	// disturbed adds trials that share a disturbance. On a busy machine a node may be paused,
+	// which G3 excepts and no history shows, so overlapping beliefs are only reported. Below the
+	// knee no leader may last long enough for anything to take effect.
 	disturbed := func(kind, engine string, timings ...timing) {
 		var trials []trial.Trial
 		for _, t := range timings {

@@ -6,15 +6,15 @@ import (
 	"os"
 )
 
-// FleetFile says where the processes of a fleet are. Whoever starts a fleet writes it;
-// load generators and fault injectors read it.
+// FleetFile lists the processes of a fleet with their addresses. The process that starts the
+// fleet writes it; load generators and fault injectors read it.
 type FleetFile struct {
 	Group   string `json:"group"`
 	Backend string `json:"backend"`
 	TTLMS   int64  `json:"ttl_ms"`
 	Dir     string `json:"dir"`
 	Lab     bool   `json:"lab"`
-	// Engine is its first member, and nothing where the nodes elect among themselves.
+	// Engine is its first member; empty if the nodes elect among themselves.
 	Engine  Process      `json:"engine"`
 	Engines []EngineFile `json:"engines,omitempty"`
 	Ledger  LedgerFile   `json:"ledger"`
@@ -48,15 +48,14 @@ type NodeFile struct {
 	Proxies NodeProxies `json:"proxies"`
 }
 
-// NodeProxies are names of proxies; an empty one is none.
+// NodeProxies are names of proxies; empty: none.
 type NodeProxies struct {
-	// Engine is that before the engine's first member; Engines has those before all, by
-	// the member's id.
+	// Engine is the proxy to the engine's first member; Engines has those to all members, by id.
 	Engine  string            `json:"engine,omitempty"`
 	Engines map[string]string `json:"engines,omitempty"`
 	Ledger  string            `json:"ledger,omitempty"`
 	Client  string            `json:"client,omitempty"`
-	// Peers are those through which the node reaches its Raft peers, by their id.
+	// Peers are the proxies to the node's Raft peers, by their id.
 	Peers map[string]string `json:"peers,omitempty"`
 }
 

@@ -8,11 +8,11 @@ import (
 	"github.com/tenurehq/tenure/lab/labapi"
 )
 
-// skewedClock runs at another rate than the host's clock, and has a wall clock that is off.
-// Both can be changed while they run.
+// skewedClock runs at another rate than the host's clock, and has a wrong wall clock. Both
+// can be changed while they run.
 //
 // The instants never go back and never jump: the offset applies to the wall clock only. A
-// node decides nothing by a wall clock, unless that bug is planted.
+// node makes no decision by a wall clock, unless that bug is planted.
 type skewedClock struct {
 	host  clock.Clock
 	jumps bool // planted: the instants are the wall clock's
@@ -72,7 +72,7 @@ func (c *skewedClock) set(to labapi.Clock) {
 	}
 }
 
-// onHost is when an instant of this clock comes, on the host's.
+// onHost converts an instant of this clock to the host's clock.
 func (c *skewedClock) onHost(at clock.Instant) clock.Instant {
 	if at == clock.Never {
 		return clock.Never
@@ -105,7 +105,7 @@ func (t *skewedTimer) Set(at clock.Instant) {
 }
 
 // arm sets the host's timer; the clock is locked. Readings are rounded down, so the timer
-// fires a little late: a receiver that woke up early would set it again and again.
+// fires a little late: a receiver that woke up early would set it again repeatedly.
 func (t *skewedTimer) arm() {
 	at := t.clock.onHost(t.set)
 	if at != clock.Never {

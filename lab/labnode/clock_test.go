@@ -9,9 +9,9 @@ import (
 	"github.com/tenurehq/tenure/lab/labapi"
 )
 
-// A wall clock that is set back moves no instant and no timer. Where a lease on the wall
-// clock is planted it moves both, or the experiment that must see that would prove
-// nothing.
+// A wall clock that is set back moves no instant and no timer. With the planted bug of a
+// lease on the wall clock it moves both; otherwise the experiment that must see that would
+// prove nothing.
 func TestClockJumps(t *testing.T) {
 	t.Parallel()
 	const back, slack = time.Hour, 30 * time.Minute
@@ -27,7 +27,7 @@ func TestClockJumps(t *testing.T) {
 		if off := time.Until(c.wall(time.Now())); (off + back).Abs() > slack {
 			t.Errorf("planted %v: the wall clock is off by %v", planted, off)
 		}
-		// An instant that is to come: when is that?
+		// Where is a future instant on the host's clock?
 		if in := c.onHost(before).Sub(clock.System().Now()); (in > slack) != planted {
 			t.Errorf("planted %v: a timer would wait for %v", planted, in)
 		}
@@ -37,7 +37,7 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
-// handClock is moved by hand; its timers are set and never fire.
+// handClock is a clock that the test advances; its timers never fire.
 type handClock struct{ at atomic.Int64 }
 
 func handAt(at clock.Instant) *handClock {
@@ -56,8 +56,8 @@ func (t *handTimer) C() <-chan struct{}   { return nil }
 func (t *handTimer) Set(at clock.Instant) { t.at = at }
 func (t *handTimer) Stop()                {}
 
-// The lab's clock runs at the rate that is set from then on, without a jump; its timers
-// follow; and only its wall clock knows of an offset.
+// The lab's clock runs at the rate that was set, without a jump, and its timers follow. An
+// offset affects only its wall clock.
 func TestClock(t *testing.T) {
 	host := handAt(1000)
 	c := newClock(host, time.Hour, 0.5)

@@ -13,7 +13,7 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// litter is something that the garbage collector has to follow.
+// litter is an object with a pointer, for the garbage collector to follow.
 type litter struct {
 	next *litter
 	body [7]uint64
@@ -21,9 +21,9 @@ type litter struct {
 
 const litterBytes = 64
 
-// postGarbage gives the garbage collector work for as long as the request lasts: a heap
-// full of pointers, and so much more allocated all the time that the collector never
-// rests. It ends by itself, and with whoever asked for it.
+// postGarbage keeps the garbage collector busy for as long as the request lasts: it fills the
+// heap with pointers and keeps allocating, so that the collector never idles. It ends after
+// its time or with the request.
 func (h *Hooks) postGarbage(w http.ResponseWriter, r *http.Request) {
 	var ask labapi.Garbage
 	if err := httpapi.ReadJSON(w, r, maxBody, false, &ask); err != nil {
@@ -35,7 +35,7 @@ func (h *Hooks) postGarbage(w http.ResponseWriter, r *http.Request) {
 		ledgerapi.WriteError(w, &httpapi.Problem{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: fmt.Sprintf("heap_mb must be from 1 to %d and for_ms from 1 to %d", mostHeap, mostTime)})
 		return
 	}
-	// Two at a time would restore what the other has set: the last one leaves it wrong.
+	// Two concurrent requests would each restore the other's setting, and the last one would leave a wrong one.
 	if !h.collecting.CompareAndSwap(false, true) {
 		ledgerapi.WriteError(w, &httpapi.Problem{Status: http.StatusTooManyRequests, Code: api.CodeBusy, Detail: "the collector is kept busy already", Retryable: true, RetryAfter: time.Second})
 		return
@@ -47,7 +47,7 @@ func (h *Hooks) postGarbage(w http.ResponseWriter, r *http.Request) {
 		at := &kept[i%len(kept)]
 		*at = &litter{next: *at}
 	}
-	// Only now: to grow at one percent a time would be a storm of its own.
+	// Set this after the heap has grown, because growing it at one percent would take a collection at each step.
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
 	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(ask.ForMS)*time.Millisecond)
 	defer cancel()
@@ -58,15 +58,15 @@ func (h *Hooks) postGarbage(w http.ResponseWriter, r *http.Request) {
 	httpapi.WriteJSON(w, http.StatusOK, labapi.Collected{Cycles: after.NumGC - before.NumGC, Stopped: (after.PauseTotal - before.PauseTotal).Microseconds()})
 }
 
-// scatter allocates as many every 20 ms, and keeps what it is given alive: where that is
-// fifty times as many, at one percent of growth a collection is always due.
+// scatter allocates many objects every 20 ms and keeps kept alive. With fifty times as many
+// in kept, at one percent of growth a collection is always due.
 func scatter(ctx context.Context, kept []*litter, many int) {
 	every := time.NewTicker(20 * time.Millisecond)
 	defer every.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			kept[0].body[0]++ // until here they are in use
+			kept[0].body[0]++ // keeps them alive until here
 			return
 		case <-every.C:
 		}

@@ -13,7 +13,7 @@ import (
 // The hooks keep the collector busy for as long as they are asked to. Impossible requests are
 // refused.
 func TestGarbage(t *testing.T) {
-	// Not parallel: it sets how the collector of this process works.
+	// Not parallel: it changes the garbage collector of this process.
 	h := &Hooks{}
 	call := func(body string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodPost, "/lab/garbage", strings.NewReader(body))
@@ -23,7 +23,7 @@ func TestGarbage(t *testing.T) {
 		return w
 	}
 	var got labapi.Collected
-	for range 10 { // a busy machine may not let it run
+	for range 10 { // on a busy machine it may not run
 		w := call(`{"heap_mb":16,"for_ms":300}`)
 		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK {
 			t.Fatalf("%d, %v", w.Code, err)

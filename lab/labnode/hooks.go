@@ -1,5 +1,5 @@
 // Package labnode implements the hooks of a node (node.Hooks) with which experiments observe
-// and disturb it: a clock that is off, a pause at a moment of a term, work for the garbage
+// and disturb it: a wrong clock, a pause at a moment of a term, work for the garbage
 // collector, a trace of every event, and planted bugs.
 package labnode
 
@@ -31,7 +31,7 @@ import (
 type Config struct {
 	// ID is that of the node.
 	ID string
-	// ClockSkew moves this node's wall clock, which nothing decides by. ClockDrift (a
+	// ClockSkew moves this node's wall clock, by which nothing is decided. ClockDrift (a
 	// fraction: 0.05 is five percent fast) makes all its clocks run at another rate.
 	ClockSkew  time.Duration
 	ClockDrift float64
@@ -41,11 +41,11 @@ type Config struct {
 	// PeerProxies (id to host:port) are where this node reaches Raft peers, instead of at
 	// their own addresses.
 	PeerProxies map[string]string
-	// RaftLease is how long a Raft leader continues without a quorum before Raft itself
-	// ends its leadership, at most the election timeout. With one that is longer than trust,
-	// an experiment sees the end of trust.
+	// RaftLease is how long a Raft leader continues without a quorum before Raft itself ends its
+	// leadership, at most the election timeout. If it is longer than trust, an experiment can
+	// observe the end of trust.
 	RaftLease time.Duration
-	// Trace is a folder for the trace, one labapi.TraceLine a line, in ID.trace.
+	// Trace is a folder for the trace, one labapi.TraceLine per line, in ID.trace.
 	Trace string
 	// Plant are bugs; only the planted build has any.
 	Plant []plant.Bug
@@ -144,8 +144,8 @@ func (h *Hooks) Observe(e node.Event) {
 	h.trace.event(e)
 }
 
-// Handler implements node.Hooks: it adds the routes under /lab, and what GET /status of a
-// lab's node has beyond that of others.
+// Handler implements node.Hooks: it adds the routes under /lab, and the lab's fields of GET
+// /status.
 func (h *Hooks) Handler(next http.Handler) http.Handler {
 	mux := httpapi.NewMux()
 	mux.Handle("POST", "/lab/clock", h.postClock)

@@ -16,9 +16,9 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// pause is where an experiment tells the process to stop itself.
+// pause lets an experiment make the process stop itself.
 type pause struct {
-	// mu is held while the process is stopped, so that whoever disarms the pause knows
+	// mu is held while the process is stopped, so that a caller that disarms the pause knows
 	// whether it has happened.
 	mu    sync.Mutex
 	armed atomic.Pointer[order] // nil: none
@@ -37,8 +37,8 @@ func (p *pause) take(at string, now clock.Instant) bool {
 	return o != nil && o.at == at && p.armed.CompareAndSwap(o, nil) && now <= o.until
 }
 
-// stopAt stops the process if an experiment has armed that for this moment. Whoever armed it
-// continues the process.
+// stopAt stops the process if an experiment has armed a pause for this moment. That
+// experiment resumes the process.
 func (h *Hooks) stopAt(at string) {
 	if h.pause.armed.Load() == nil {
 		return
@@ -63,16 +63,15 @@ func (h *Hooks) postPause(w http.ResponseWriter, r *http.Request) {
 		ledgerapi.WriteError(w, &httpapi.Problem{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: fmt.Sprintf("at is %.32q; it must be one of %q", at, moments)})
 		return
 	}
-	h.pause.mu.Lock() // whoever disarms it meanwhile comes after
+	h.pause.mu.Lock() // a concurrent disarm comes after
 	defer h.pause.mu.Unlock()
 	h.writeArmed(w, true)
-	// Under load the next write comes before the handler returns. The caller must have the
-	// whole answer by then.
+	// Under load the next write comes before the handler returns, so send the whole answer first.
 	_ = http.NewResponseController(w).Flush()
 	h.pause.armed.Store(&order{at, h.host.Now().Add(labapi.ArmedFor)})
 }
 
-// deletePause disarms the pause. After the answer it does not happen.
+// deletePause disarms the pause. After the answer it cannot happen.
 func (h *Hooks) deletePause(w http.ResponseWriter, _ *http.Request) {
 	h.pause.mu.Lock()
 	h.pause.armed.Store(nil)

@@ -10,8 +10,8 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// A pause that was armed comes once, at its moment alone; it comes neither after it was
-// taken back nor when whoever armed it has been silent for too long.
+// An armed pause happens once, and only at its moment. It does not happen after it was
+// disarmed or has expired.
 func TestArmed(t *testing.T) {
 	t.Parallel()
 	host := handAt(1000)

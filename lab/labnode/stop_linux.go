@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// stopProcess stops this process until somebody lets it go on. The signal goes to the
-// calling thread, which therefore does not run one instruction more: one to the process
-// could be taken by another thread, and this one would go on for a while.
+// stopProcess stops this process until another one resumes it. It signals the calling thread,
+// which therefore executes no further instruction: a signal to the process could be taken by
+// another thread, and this one would continue for a while.
 func stopProcess() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -26,7 +26,7 @@ type trace struct {
 	file  *os.File // nil after an error: nothing may follow a missing line
 }
 
-// openTrace appends to the file of the processes before this one.
+// openTrace appends to the file of earlier processes of the node.
 func openTrace(dir, id string, log *slog.Logger) (*trace, error) {
 	if dir == "" {
 		return nil, nil

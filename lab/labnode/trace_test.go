@@ -18,8 +18,8 @@ import (
 	"github.com/tenurehq/tenure/reference/node"
 )
 
-// A trace has every line at once, without being closed, as a killed node would leave
-// it; the next process goes on with the same file. Without a folder nothing is written.
+// A trace has every line at once, without being closed, as after a kill. The next process
+// appends to the same file. Without a folder nothing is written.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "traces")
@@ -71,8 +71,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// A trace that lost a line says so, on a full disk too, and writes no more: with a hole
-// it would be taken for whole.
+// After a trace has lost a line, on a full disk too, it is marked as incomplete and written
+// no more: otherwise it would look complete.
 func TestTraceLosesLine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

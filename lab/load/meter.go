@@ -96,7 +96,7 @@ type Progress struct {
 	IDs     float64
 	P50     time.Duration
 	P99     time.Duration
-	Unknown int64 // since the beginning, as are Errors
+	Unknown int64 // since the start, like Errors
 	Errors  int64
 	Leader  string
 	Token   uint64

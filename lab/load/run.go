@@ -139,7 +139,7 @@ type worker struct {
 	n      int
 	dialer net.Dialer
 	wire   *wire
-	at     *target // where the wire goes
+	at     *target // the node that wire is connected to
 
 	token, seq uint64 // of the last answer
 	// doubt is a node that did not answer. It may be paused, so it is called again only when

@@ -2,7 +2,7 @@
 // docs/findings.md: failovers by TTL, the knee, a timeline of who led, election latency and
 // handover gaps.
 //
-// A title states the finding and is made from the numbers. The same input gives the same
-// bytes. Colours are those of Okabe and Ito, which colour-blind people can tell apart, and each
+// A title states the finding and is made from the numbers. The same input gives the same bytes.
+// The colours are those of Okabe and Ito, which colour-blind people can distinguish, and each
 // series also has its own shape.
 package plot

@@ -63,8 +63,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// Every experiment, test and kind of fault that docs/faults.md names exists, and every
-// row names one or says why not.
+// Every experiment, test and kind of fault in docs/faults.md exists, and every row names one
+// or says why there is none.
 func TestFaultsExist(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(top(t), "docs", "faults.md"))
 	if err != nil {
@@ -79,7 +79,7 @@ func TestFaultsExist(t *testing.T) {
 	}
 }
 
-// The test above finds what does not exist.
+// The test above reports names that do not exist.
 func TestFaultsBite(t *testing.T) {
 	for _, row := range []string{
 		"| a | b | [experiment 99](findings.md#experiment-99) |",

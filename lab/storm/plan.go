@@ -110,8 +110,8 @@ func classOf(name string) string {
 // churnKind kills one leader after the other.
 const churnKind = "churn"
 
-// planner draws faults by a seed. Each aim has a deck of kinds that is shuffled and dealt to
-// its end before it is shuffled again, so that every kind occurs.
+// planner draws faults by a seed. Each aim has a shuffled list of kinds that is used up
+// before it is shuffled again, so that every kind occurs.
 type planner struct {
 	rng *rand.Rand
 	ttl time.Duration
@@ -150,7 +150,7 @@ func drawChange(p *planner, b *plannedFault) {
 	b.Trigger = []string{chaos.ByResignation, chaos.ByKill}[p.rng.IntN(2)]
 }
 
-// drawLate also draws how long the node is stopped: mostly until it is too late.
+// drawLate also draws how long the node is stopped: mostly for longer than its lease.
 func drawLate(p *planner, b *plannedFault) {
 	if b.Trigger == "" {
 		drawChange(p, b)

@@ -32,7 +32,7 @@ type injectedFault struct {
 	Kind string `json:"kind"`
 	Aim  string `json:"aim"`
 	chaos.Fault
-	// Bit: the evidence shows the effect. Only these count.
+	// Bit: the evidence shows the effect. Only such faults count.
 	Bit bool `json:"bit"`
 	// Problem is why the fault could not be set, had no effect, or ended in another way than
 	// planned. Unhealed: something of it may be left.
@@ -40,7 +40,7 @@ type injectedFault struct {
 	Unhealed bool   `json:"unhealed,omitempty"`
 }
 
-// stormRun is a storm at work.
+// stormRun is a running storm.
 type stormRun struct {
 	*trial.Run
 	begun   clock.Instant
@@ -55,7 +55,7 @@ type stormRun struct {
 }
 
 // play plays a plan for a time, heals everything, and waits as long as recovery may take.
-// When stop ends, the rest of the plan is left out.
+// When stop ends, the rest of the plan is skipped.
 func play(ctx, stop context.Context, s *trial.Run, plan []step, lasts time.Duration) (err error) {
 	w, done, err := newRun(s, plan)
 	if err != nil {
@@ -138,7 +138,7 @@ func (w *stormRun) step(ctx context.Context, n int, st step) {
 	}
 }
 
-// progress says how far the storm is: first by the plan, then by its pace.
+// progress reports how far the storm is: first by the plan, then by its rate.
 func (w *stormRun) progress() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -34,7 +34,7 @@ type Storm struct {
 	Stop context.Context
 }
 
-// Unfenced ends the name of a storm without the fence.
+// Unfenced is the suffix of the name of a storm without the fence.
 const Unfenced = "-unfenced"
 
 // The lengths of a storm. FullLength is that of experiment 14.

@@ -20,8 +20,8 @@ import (
 )
 
 // Effect is the time in which a leader's writes took effect: when the first and the last
-// that the ledger acknowledged were sent. Callers' answers are no measure: a leader that
-// was paused answers later what took effect before.
+// acknowledged write was sent. Answers to callers do not show this: a leader that was paused
+// answers later for writes that took effect before.
 type Effect struct {
 	Node  string        `json:"node"`
 	Token fence.Token   `json:"token"`

@@ -59,7 +59,7 @@ func Demo(ctx context.Context, cfg lab.Config, line *lab.Timeline) (err error) {
 
 // demo is the demonstration itself, from a leader to its refused write.
 func (s *Run) demo(ctx context.Context) error {
-	const toRead = 2 * time.Second // time for the reader
+	const toRead = 2 * time.Second // for the reader to follow
 	before, err := s.Nodes.Next(ctx, 1)
 	if err != nil {
 		return fmt.Errorf("%w: a first number: %w", ErrNotSeen, err)

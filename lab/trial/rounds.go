@@ -82,14 +82,14 @@ func (s *Run) UpTo(d time.Duration) time.Duration { return time.Duration(s.Rand.
 // Follow notes the leader after the fault.
 func (r *Round) Follow(by inspect.Target) { r.Successor, r.Next = by.ID, by.Token }
 
-// Succeeded waits for a leader with a token above the given one, and notes it in the round.
+// Succeeded waits for a leader with a token above the given one, and records it in the round.
 func (s *Run) Succeeded(ctx context.Context, r *Round, above fence.Token) error {
 	next, err := s.Leader(ctx, above)
 	r.Follow(next)
 	return err
 }
 
-// Inject injects a fault, notes it in the round and writes it to the history.
+// Inject injects a fault, records it in the round and writes it to the history.
 func (s *Run) Inject(ctx context.Context, r *Round, spec chaos.Spec) (chaos.Fault, error) {
 	kind, _ := chaos.KindOf(spec.Kind)
 	f, err := s.Record(kind.Class, func() (chaos.Fault, error) { return s.Chaos.Inject(ctx, spec) })
@@ -157,7 +157,7 @@ func (s *Run) Overtaken(r *Round, meanwhile func(ctx context.Context, next inspe
 	}
 }
 
-// Stale waits for the old leader's late write and notes what the ledger did with it.
+// Stale waits for the old leader's late write and records what the ledger did with it.
 func (s *Run) Stale(ctx context.Context, r *Round) error {
 	late, err := s.refusal(ctx, r.Node, r.Token)
 	if err != nil {

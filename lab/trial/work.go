@@ -17,7 +17,7 @@ import (
 	"github.com/tenurehq/tenure/reference/worker"
 )
 
-// Jobs returns the jobs of every trial, by period: few, so that a tick is no heavier.
+// Jobs returns the jobs of every trial, by period: few, so that they do not slow down a tick.
 func Jobs() []history.Job { return []history.Job{{EveryMS: 1000}, {EveryMS: 3000}} }
 
 // putJobs creates the jobs. Each of their instants must fire exactly once; instants without
@@ -47,8 +47,8 @@ func (s *Run) putJobs(ctx context.Context) error {
 	return nil
 }
 
-// endJobs notes until when the jobs must have fired, and waits for the last instants. What
-// has not fired then is left to the check.
+// endJobs records until when the jobs must have fired, and waits for the last instants. The
+// check finds those that have not fired.
 func (s *Run) endJobs(ctx context.Context) error {
 	var nowMS int64
 	if err := Await(ctx, "the ledger's time", func(ctx context.Context) bool {

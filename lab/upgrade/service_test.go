@@ -62,7 +62,7 @@ func (c *crew) join(m *member) {
 	})
 }
 
-// led are the members that have led, the first first; their tokens must rise.
+// led returns the members that have led, in order; their tokens must rise.
 func (c *crew) led() []string {
 	c.t.Helper()
 	text, _ := os.ReadFile(c.book)

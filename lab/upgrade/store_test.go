@@ -48,7 +48,7 @@ func TestRecords(t *testing.T) {
 	for _, way := range []struct{ by, to version }{{old, now}, {now, old}} {
 		lays(t, store, way.by, way.to)
 	}
-	// A candidate that was forced to end stops, and both versions know why.
+	// A candidate whose session was closed by force stops, and both versions know why.
 	must(t, now.tenure, "step-down", "held-previous", "--force", "--yes", store)
 	must(t, old.tenure, "step-down", "held-this", "--force", "--yes", store)
 	for name, p := range held {
@@ -125,7 +125,7 @@ func formats(t *testing.T, endpoints []string) {
 	for _, item := range all.Kvs {
 		kind, _, _ := strings.Cut(strings.TrimPrefix(string(item.Key), "/tenure/"), "/")
 		if kind == "history" || kind == "rules" {
-			continue // terms are read as their record is, and of the rules only the version
+			continue // terms are read like their record; of rules only the version is read
 		}
 		kinds[kind]++
 		var value struct{ Format int }

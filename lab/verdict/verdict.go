@@ -161,7 +161,7 @@ type Report struct {
 	// Manifest is the SHA-256 of the history's manifest. It is empty for histories recorded
 	// before the stricter checks, which have none.
 	Manifest string `json:"manifest,omitempty"`
-	// Terms are in the order of their tokens. Figures and pictures are made of them.
+	// Terms are in the order of their tokens. Figures and pictures are made from them.
 	Terms []Term `json:"terms"`
 	// Faults are in the order of their beginning.
 	Faults []history.Fault `json:"faults,omitempty"`

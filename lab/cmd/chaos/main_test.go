@@ -139,7 +139,7 @@ func TestProgramEnds(t *testing.T) {
 	if code := run(t.Context(), []string{"resign-leader", "-fleet", path}, none, &out, &said); code != exitOK || !strings.HasPrefix(out.String(), "resign-leader node-") {
 		t.Errorf("resign-leader: code %d: %s%s", code, &out, &said)
 	}
-	// A program whose output is closed heals too.
+	// A program whose output is closed still heals.
 	unread, told, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestProgramEnds(t *testing.T) {
 	deaf := exec.Command(self, "partition-leader", "--secs=0.2", "--from=ledger", "--fleet", path)
 	deaf.Env, deaf.Stderr = append(os.Environ(), asProgram+"=1"), told
 	_ = unread.Close()
-	_ = deaf.Run() // it may have had no effect
+	_ = deaf.Run() // the fault may have had no effect
 	_ = told.Close()
 	if deaf.ProcessState.ExitCode() < 0 {
 		t.Errorf("without a reader: %v", deaf.ProcessState)

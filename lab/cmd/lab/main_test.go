@@ -24,14 +24,14 @@ import (
 	"github.com/tenurehq/tenure/lab/load"
 )
 
-// asLab tells the test binary to be the program.
+// asLab makes the test binary run as the program.
 const asLab = "TENURE_LAB_TEST_MAIN"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asLab) != "" {
 		main()
 	}
-	_ = os.Setenv(asLab, "1") // what is started from here is the program
+	_ = os.Setenv(asLab, "1") // children of this process run as the program
 	os.Exit(m.Run())
 }
 
@@ -211,7 +211,7 @@ func up(t *testing.T) (cmd *exec.Cmd, file labapi.FleetFile, said *bytes.Buffer)
 
 func gone(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || dead(pid) }
 
-// dead: it has ended and was not waited for yet.
+// dead reports whether a process has ended and was not waited for yet.
 func dead(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

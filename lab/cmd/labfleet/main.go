@@ -1,6 +1,6 @@
 // Command labfleet is the program fleet with the hooks of the lab: its nodes serve the routes
 // under /lab, write a trace and can have wrong clocks, and its ledger can run without fencing.
-// Experiments start it. Nothing of value may be kept there.
+// Experiments start it. Do not use it for data of value.
 package main
 
 import (
