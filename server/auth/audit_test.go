@@ -16,8 +16,8 @@ import (
 	"github.com/tenurehq/tenure/server/auth/limit"
 )
 
-// What is done and what is refused is written down, one line each, with who, what,
-// group, token, result and reason.
+// Every change and every refusal has one line, with who, what, group, token, result and
+// reason.
 func TestAudit(t *testing.T) {
 	r := newRig(t)
 	path := r.path("audit.log")
@@ -60,8 +60,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// The audit takes a bounded number of files of a bounded size; the newest entries are
-// in them, in order.
+// The audit uses a bounded number of files of a bounded size. They have the newest entries,
+// in order.
 func TestAuditRotates(t *testing.T) {
 	r := newRig(t)
 	path := r.path("audit.log")
@@ -91,8 +91,8 @@ func TestAuditRotates(t *testing.T) {
 	}
 }
 
-// A full disk stops nothing: entries wait, then are counted, the log says so; when there
-// is room again the file gets those that waited and says how many are missing.
+// A full disk blocks nothing: entries wait, then are counted, and the log says so. When there
+// is room again, the file gets the waiting entries and the number of lost ones.
 func TestAuditOnFullDisk(t *testing.T) {
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Skip("this system has no disk that is always full")
@@ -132,8 +132,8 @@ func TestAuditOnFullDisk(t *testing.T) {
 	}
 }
 
-// One caller's denials cannot push the rest out of the audit: beyond a rate they are
-// counted, and the next line says how many.
+// The denials of one caller cannot push other entries out of the audit: above a rate they are
+// only counted, and the next line has the number.
 func TestAuditFlood(t *testing.T) {
 	r := newRig(t)
 	path := r.path("audit.log")
@@ -151,8 +151,7 @@ func TestAuditFlood(t *testing.T) {
 	}
 }
 
-// What a caller fails to do, after the gate let it pass, counts as its denials do; what it
-// did is always written.
+// Failures of a caller count like its denials. Its successes are always written.
 func TestAuditFailuresFlood(t *testing.T) {
 	r := newRig(t)
 	path := r.path("audit.log")

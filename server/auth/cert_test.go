@@ -40,14 +40,14 @@ func visitor(t *testing.T, c *ca, certs ...tls.Certificate) *http.Client {
 	pool.AddCert(c.cert)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "localhost"}}
 	if len(certs) > 0 {
-		// Shown whatever the server asks for, as an attacker would.
+		// Sent whatever the server asks for, as an attacker would.
 		tr.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &certs[0], nil }
 	}
 	t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr, Timeout: 20 * time.Second}
 }
 
-// visit answers the body of a 200, the detail of a problem, or the error.
+// visit returns the body of a 200, the detail of a problem, or the error.
 func visit(t *testing.T, c *http.Client, addr, bearer string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", addr, http.NoBody)
@@ -78,8 +78,8 @@ func (r *rig) tlsConfig(server, clients *ca) Config {
 	}
 }
 
-// The node id is what the certificate says in the place that is configured, and there
-// only; a certificate of another CA, for another use or out of date is none.
+// The node id is the configured part of the certificate and no other part. A certificate of
+// another CA, for another use or out of date is refused.
 func TestClientCertificate(t *testing.T) {
 	server, clients, strangers := newCA(t, "server"), newCA(t, "clients"), newCA(t, "strangers")
 	spiffe := mustURL(t, "spiffe://example.org/node/node-1")
@@ -121,8 +121,8 @@ func TestClientCertificate(t *testing.T) {
 	}
 }
 
-// Without a certificate a caller is told what is wanted. A certificate and a token
-// must name one caller.
+// A caller without a certificate is told what is required. A certificate and a bearer
+// credential must have the same name.
 func TestCertificateAndToken(t *testing.T) {
 	r := newRig(t)
 	c := newCA(t, "all")
@@ -148,9 +148,9 @@ func TestCertificateAndToken(t *testing.T) {
 	}
 }
 
-// The service's own certificate and the CAs change without a restart. A connection that
-// was made under a CA that is not trusted any more, or by a certificate that has expired
-// since, stays open and is refused.
+// The service's own certificate and the CAs change without a restart. A connection whose CA
+// is no longer trusted, or whose certificate has expired since, stays open, and its requests
+// are refused.
 func TestCertificatesReload(t *testing.T) {
 	r := newRig(t)
 	server, first, second := newCA(t, "server"), newCA(t, "first"), newCA(t, "second")
@@ -161,7 +161,7 @@ func TestCertificatesReload(t *testing.T) {
 		t.Fatalf("%d %s", code, said)
 	}
 
-	// A key without its certificate is what a poll may find between two renames.
+	// Between two renames a poll may find a new key with the old certificate.
 	cert, key := server.server()
 	r.put("key", key)
 	if err := g.Reload(); err == nil || !strings.Contains(err.Error(), "certificate") {

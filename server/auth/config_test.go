@@ -10,8 +10,8 @@ import (
 	"github.com/tenurehq/tenure/server/auth/limit"
 )
 
-// Off loopback the service does not start without credentials, nor with tokens in the
-// clear, unless told so; and a configuration that contradicts itself says how.
+// On other addresses than loopback the service does not start without credentials, or with bearer credentials over
+// plain HTTP, unless Insecure is set. The error of a contradictory configuration names the contradiction.
 func TestExposure(t *testing.T) {
 	full := TLS{Cert: "c", Key: "k", ClientCAs: "ca"}
 	for _, tt := range []struct {
@@ -54,8 +54,8 @@ func TestExposure(t *testing.T) {
 	}
 }
 
-// On loopback without credentials a caller may be anybody and do everything, but not a
-// web page, which reaches 127.0.0.1 by a name of its own or posts there across origins.
+// On loopback without credentials a local caller may use any name and do everything. A web
+// page may not, neither by a name that resolves to 127.0.0.1 nor from another origin.
 func TestLoopback(t *testing.T) {
 	g := newRig(t).gate(Config{})
 	for _, tt := range []struct {
@@ -80,8 +80,8 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// Told to be insecure, the service takes callers of other machines as given, and counts
-// them by address.
+// With Insecure the service accepts callers of other machines by their word, and counts them
+// by address.
 func TestInsecure(t *testing.T) {
 	g := newRig(t).gate(Config{Listen: ":1", Insecure: true, Limits: limit.Config{Rate: 1, Burst: 1}})
 	for _, tt := range []struct {

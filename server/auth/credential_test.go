@@ -12,8 +12,8 @@ import (
 	"github.com/tenurehq/tenure/server/auth/bearer"
 )
 
-// A static token is taken in the header, in full, until it expires; not a guessable
-// one, though its hash were in the file, and not one in a query string.
+// A credential is accepted in the header, complete, until it expires. A guessable one is
+// refused even if its hash is in the file, and so is one in a query string.
 func TestTokens(t *testing.T) {
 	r := newRig(t)
 	short := "tnr_secret"
@@ -74,8 +74,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// A file of tokens that holds a token instead of its hash, or gives one to two, is
-// refused, and the error does not repeat it.
+// A file with a credential instead of its hash, or with one hash for two names, is refused,
+// and the error does not quote it.
 func TestBadTokenFile(t *testing.T) {
 	token, hash := bearer.NewCredential()
 	for text, want := range map[string]string{

@@ -9,8 +9,8 @@ import (
 	"github.com/tenurehq/tenure/server/auth/bearer"
 )
 
-// Tokens and the policy change without a restart and without being asked for. A broken
-// or missing file leaves the one before in force, says so once, and is tried again.
+// Credentials and the policy are reloaded without a restart. If a file is broken or missing,
+// its previous content stays in force, the log says so once, and the file is tried again.
 func TestPoll(t *testing.T) {
 	r := newRig(t)
 	g, tokens := r.withTokens(Config{Poll: 10 * time.Millisecond}, "node-1")
@@ -70,7 +70,7 @@ func TestPoll(t *testing.T) {
 	}
 }
 
-// A stream ends when the policy does not allow it any more.
+// A stream ends when the policy no longer allows it.
 func TestRecheck(t *testing.T) {
 	r := newRig(t)
 	g, tokens := r.withTokens(Config{}, "node-1")
@@ -87,7 +87,7 @@ func TestRecheck(t *testing.T) {
 	}
 }
 
-// A gate does not open without its files, and does not hang on what is no file.
+// A gate does not start without its files, and does not block on a pipe.
 func TestMissingFile(t *testing.T) {
 	r := newRig(t)
 	policy := r.put("policy", somePolicy)

@@ -14,8 +14,8 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Whatever a policy file says, it is refused or gives verbs only by the rules: nobody
-// who has no role may do anything.
+// Every policy file is refused, or gives verbs only by its rules: a caller without a role may
+// do nothing.
 func FuzzPolicy(f *testing.F) {
 	f.Add([]byte(somePolicy), "node-1", "billing-eu")
 	f.Add([]byte(`{"roles":{"a":[{"prefix":"","verbs":["admin"]}]},"names":{"*":["a"]}}`), "x", "y")
@@ -38,7 +38,7 @@ func FuzzPolicy(f *testing.F) {
 	})
 }
 
-// Whatever a file of tokens says, it is refused or holds valid names only.
+// Every file of credentials is refused, or has valid names only.
 func FuzzTokens(f *testing.F) {
 	_, hash := bearer.NewCredential()
 	f.Add([]byte(`{"credentials":[{"name":"node-1","sha256":"` + hash + `","expires":"2027-01-01T00:00:00Z","note":"x"}]}`))
@@ -53,8 +53,7 @@ func FuzzTokens(f *testing.F) {
 	})
 }
 
-// Whatever a file of keys says, it is refused or holds public keys with algorithms
-// that are not symmetric.
+// Every file of keys is refused, or has public keys with asymmetric algorithms only.
 func FuzzKeys(f *testing.F) {
 	f.Add([]byte(publicPEM(f, &newKey(f).PublicKey, "k")))
 	f.Add([]byte(`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}`))
@@ -73,8 +72,8 @@ func FuzzKeys(f *testing.F) {
 	})
 }
 
-// Whatever a caller who knows no secret puts into the header and the query, it stays
-// unknown: 401 or 429, never an identity and never a panic.
+// A caller without a secret is never authenticated, whatever its header and query: the answer
+// is 401 or 429, without a panic.
 func FuzzRequest(f *testing.F) {
 	key := newKey(f)
 	keys, err := bearer.ParseKeys([]byte(publicPEM(f, &key.PublicKey, "k")))

@@ -26,8 +26,8 @@ func (r *rig) jwtConfig(keys string, algorithms ...string) Config {
 	}
 }
 
-// A JWT is believed if everything about it is as configured, and each trick that is
-// known against such checks is refused with 401.
+// A JWT is accepted if everything is as configured. Each known attack on such checks is
+// refused with 401.
 func TestJWTTricks(t *testing.T) {
 	r := newRig(t)
 	ec, other := newKey(t), newKey(t)
@@ -120,8 +120,7 @@ func TestJWTTricks(t *testing.T) {
 	}
 }
 
-// A token that was good is not good for ever: what is remembered ends with its expiry
-// and with its key.
+// A JWT is not valid for ever: the cache ends with its expiry and with its key.
 func TestJWTIsForgotten(t *testing.T) {
 	r := newRig(t)
 	one, two := newKey(t), newKey(t)
@@ -140,7 +139,7 @@ func TestJWTIsForgotten(t *testing.T) {
 			idOf[token] = id
 		}
 	}
-	// The second id has another key now, the first is as it was.
+	// The second id has another key now; the first is unchanged.
 	third := newKey(t)
 	r.put("keys", publicPEM(t, &one.PublicKey, "one")+publicPEM(t, &third.PublicKey, "two"))
 	if err := g.Reload(); err != nil {
@@ -165,9 +164,9 @@ func TestJWTIsForgotten(t *testing.T) {
 	}
 }
 
-// Wrong signatures from one address are soon looked at a few at a time only, and refused
-// when too many wait; somebody new behind that address gets in all the same, and callers
-// who are known, or come from elsewhere, do not notice.
+// After many invalid signatures from one address, its JWTs are verified only a few at a time,
+// and refused when too many wait. A new valid caller at that address is still admitted, and
+// known callers and other addresses are not affected.
 func TestJWTFlood(t *testing.T) {
 	r := newRig(t)
 	key, other := newKey(t), newKey(t)
@@ -196,7 +195,7 @@ func TestJWTFlood(t *testing.T) {
 	if _, err := g.Check(ask(fresh("one")), Campaign, "billing-eu"); err != nil {
 		t.Errorf("somebody new, at the same address: %v", err)
 	}
-	for range suspectSlots { // others are being looked at, for long
+	for range suspectSlots { // other JWTs are being verified for a long time
 		if !g.suspects.Enter(t.Context()) {
 			t.Fatal("a place is taken that nobody has")
 		}
@@ -219,8 +218,8 @@ func jwks(keys ...map[string]any) string {
 	return string(b)
 }
 
-// Keys are read from a JWK set as from PEM, each for its own algorithms; secrets, weak
-// keys and points that are on no curve are refused.
+// Keys are read from a JWK set and from PEM, each with its own algorithms. Secrets, weak keys
+// and points that are not on the curve are refused.
 func TestKeys(t *testing.T) {
 	b64 := base64.RawURLEncoding.EncodeToString
 	ec := newKey(t)

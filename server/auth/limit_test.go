@@ -14,8 +14,8 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// A caller beyond its rate gets 429 and when to come back, which is then right; it
-// shares its allowance with nobody, and renewals have one of their own.
+// A caller above its rate gets 429 and the right time to retry. Its allowance is its own, and
+// renewals have a separate one.
 func TestRate(t *testing.T) {
 	r := newRig(t)
 	g, tokens := r.withTokens(Config{Limits: limit.Config{Rate: 2, Burst: 4, RenewRate: 10, RenewBurst: 10}}, "node-1", "node-2")
@@ -57,8 +57,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// While every place is taken and a line stands, a renewal is admitted at once; others
-// are told to come back, and get in when there is room.
+// While all slots are taken and requests wait, a renewal is admitted at once. Others are told
+// to retry, and succeed when there is a free slot.
 func TestReservedLane(t *testing.T) {
 	r := newRig(t)
 	g, tokens := r.withTokens(Config{Limits: limit.Config{InFlight: 4, Line: 2, Patience: time.Minute, Renewals: 2, StreamsEach: 3}}, "node-1")
@@ -83,7 +83,7 @@ func TestReservedLane(t *testing.T) {
 	handle("/health", Rule{Verb: Open}, quick)
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
-	t.Cleanup(free) // before the server waits for them
+	t.Cleanup(free) // end before the server waits for them
 
 	get := func(path string) (int, string) {
 		req, _ := http.NewRequestWithContext(t.Context(), "POST", s.URL+path, http.NoBody)
@@ -143,8 +143,8 @@ func TestReservedLane(t *testing.T) {
 	}
 }
 
-// A body that is too large is refused before anything else is done, also when it does
-// not say how large it is.
+// A body that is too large is refused before anything else is done, also without a
+// Content-Length.
 func TestBodyLimit(t *testing.T) {
 	g := newRig(t).gate(Config{Limits: limit.Config{BodyBytes: 100}})
 	h, err := g.Guard(Rule{Verb: Campaign}, func(w http.ResponseWriter, r *http.Request) {
@@ -170,8 +170,8 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
-// A route cannot be guarded without a verb, and one without groups needs the verb on
-// all of them.
+// A route cannot be guarded without a verb. A route without groups needs the verb on all
+// groups.
 func TestRuleIsNeeded(t *testing.T) {
 	r := newRig(t)
 	g, tokens := r.withTokens(Config{}, "node-1", "rita")
@@ -205,7 +205,7 @@ func TestRuleIsNeeded(t *testing.T) {
 	}
 }
 
-// A quota counts what there is and what is to come.
+// A quota counts existing and requested items.
 func TestRoom(t *testing.T) {
 	g := newRig(t).gate(Config{Limits: limit.Config{GroupsEach: 10, Candidates: 2}})
 	for _, tt := range []struct {
@@ -219,9 +219,9 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// Few campaigns are handled at once, and fewer of one identity. One that waits for a
-// vacancy gives its place back. While all places are taken further campaigns are refused
-// and told to come back at different times; renewals and other requests are handled.
+// Few campaigns are handled at once, and fewer of one identity. One that waits for a vacancy
+// gives its slot back. While all slots are taken, further campaigns are refused with
+// different retry times; renewals and other requests are handled.
 func TestCampaignPlaces(t *testing.T) {
 	r := newRig(t)
 	g, tokens := r.withTokens(Config{Limits: limit.Config{Campaigns: 3, CampaignsEach: 2, Line: 1, Patience: time.Minute}}, "node-1", "node-2", "node-3")
@@ -249,7 +249,7 @@ func TestCampaignPlaces(t *testing.T) {
 	handle("/other", Rule{}, quick)
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
-	t.Cleanup(free) // before the server waits for them
+	t.Cleanup(free) // end before the server waits for them
 	ask := func(node, path string) (int, string) {
 		req, _ := http.NewRequestWithContext(t.Context(), "POST", s.URL+path, http.NoBody)
 		req.Header.Set("Authorization", "Bearer "+tokens[node])

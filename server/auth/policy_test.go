@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Everything that the policy does not say is denied: each name × verb × group, with
-// the groups that stand for all and for some.
+// Everything that the policy does not allow is denied: each name × verb × group, with
+// AllGroups and SomeGroup.
 func TestDefaultDeny(t *testing.T) {
 	r := newRig(t)
 	names := []string{"node-1", "node-7", "nodes", "alice", "rita", "stranger"}
@@ -51,7 +51,7 @@ func TestDefaultDeny(t *testing.T) {
 	}
 }
 
-// A role for everybody is one for everybody who is known.
+// The name "*" matches every authenticated caller, and no others.
 func TestEverybodyIsKnown(t *testing.T) {
 	r := newRig(t)
 	r.put("policy", `{"roles": {"reader": [{"prefix": "", "verbs": ["observe"]}]}, "names": {"*": ["reader"]}}`)
@@ -69,7 +69,7 @@ func TestEverybodyIsKnown(t *testing.T) {
 	}
 }
 
-// A caller speaks for the node of its credentials and for no other.
+// A caller may act only as the node of its credentials.
 func TestIs(t *testing.T) {
 	known := Identity{Name: "node-1", How: ByCert}
 	for node, want := range map[string]int{"node-1": 200, "node-2": 403, "": 403, "NODE-1": 403, "node-1\x00": 403} {
@@ -85,7 +85,7 @@ func TestIs(t *testing.T) {
 	}
 }
 
-// A policy that means something else than it seems to is refused as a whole.
+// An ambiguous or contradictory policy is refused as a whole.
 func TestBadPolicy(t *testing.T) {
 	for text, want := range map[string]string{
 		``:                                      "JSON",

@@ -45,8 +45,8 @@ func renew(t *testing.T, url, token, body string) (int, string) {
 	return resp.StatusCode, string(said)
 }
 
-// A node that sends the bodies of its renewals slowly, or not at all, takes no place from
-// others and is cut off soon; a body reaches the handler whole.
+// A node that sends the bodies of its renewals slowly, or not at all, takes no slot from
+// others and is cut off soon. The handler gets complete bodies.
 func TestSlowRenewalsTakeNoPlace(t *testing.T) {
 	r := newRig(t)
 	g, tokens := r.withTokens(Config{Limits: limit.Config{Renewals: 2, RenewalsEach: 10, Line: 1, Patience: 50 * time.Millisecond}}, "node-1", "node-2")
@@ -89,14 +89,14 @@ func TestSlowRenewalsTakeNoPlace(t *testing.T) {
 	}
 }
 
-// One identity has a part of the places for renewals under way, so that others find some.
+// One identity can use only part of the slots for renewals, so that others find some.
 func TestRenewalsOfOneIdentity(t *testing.T) {
 	r := newRig(t)
 	g, tokens := r.withTokens(Config{Limits: limit.Config{Renewals: 4}}, "node-1", "node-2")
 	release, asked := make(chan struct{}), sync.WaitGroup{}
 	s := renewing(t, g, func(http.ResponseWriter, *http.Request) { <-release })
 	free := sync.OnceFunc(func() { close(release) })
-	t.Cleanup(free) // before the server waits for them
+	t.Cleanup(free) // end before the server waits for them
 	answers := make(chan int, 3)
 	start := func(name string) {
 		asked.Go(func() {

@@ -68,7 +68,7 @@ func (l *logged) String() string {
 	return l.buf.String()
 }
 
-// hands of a clock that stands still unless moved.
+// hands is a clock that stands still unless the test advances it.
 type hands struct {
 	mu  sync.Mutex
 	now time.Time
@@ -92,7 +92,7 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) path(name string) string { return filepath.Join(r.dir, name) }
 
-// put writes a file as a careful operator does, by renaming.
+// put writes a file atomically, by renaming.
 func (r *rig) put(name, text string) string {
 	r.t.Helper()
 	next := r.path(name + ".next")
@@ -120,7 +120,7 @@ func (r *rig) gate(cfg Config) *Gate {
 	return g
 }
 
-// token adds a static token for name to the rig's file of tokens.
+// tokenFile writes a file with one credential for each name.
 func (r *rig) tokenFile(hashes map[string]string) string {
 	var lines []string
 	for hash, name := range hashes {
@@ -129,7 +129,7 @@ func (r *rig) tokenFile(hashes map[string]string) string {
 	return r.put("tokens", `{"credentials": [`+strings.Join(lines, ",")+`]}`)
 }
 
-// withTokens is a gate that knows one token for each name.
+// withTokens is a gate with one credential for each name.
 func (r *rig) withTokens(cfg Config, names ...string) (*Gate, map[string]string) {
 	r.t.Helper()
 	hashes, byName := make(map[string]string), make(map[string]string)
@@ -153,7 +153,7 @@ func ask(bearer string) *http.Request {
 	return req
 }
 
-// status is that of the problem that an error is, or 200.
+// status returns the status of a problem, or 200.
 func status(err error) int {
 	var p *httpapi.Problem
 	switch {
@@ -165,7 +165,7 @@ func status(err error) int {
 	return -1
 }
 
-// eventually polls with a generous bound.
+// eventually polls until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -216,7 +216,7 @@ func sign(t testing.TB, method jwt.SigningMethod, header map[string]any, claims 
 	return s
 }
 
-// ca makes certificates.
+// ca issues certificates.
 type ca struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -245,7 +245,7 @@ func (c *ca) pem() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.cert.Raw}))
 }
 
-// issue signs what tmpl says, for a client unless it says otherwise.
+// issue signs a certificate, for a client unless tmpl says otherwise.
 func (c *ca) issue(tmpl x509.Certificate) (certPEM, keyPEM string) {
 	c.t.Helper()
 	c.n++

@@ -15,8 +15,7 @@ import (
 	"github.com/tenurehq/tenure/server/auth/secret"
 )
 
-// What looks like a secret is replaced, in one piece or cut; names, hashes and words are
-// left alone.
+// Secrets are replaced, complete or cut. Names, hashes and words are kept.
 func TestRedact(t *testing.T) {
 	token, hash := bearer.NewCredential()
 	for _, s := range []string{
@@ -36,8 +35,8 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// Wherever a caller or an operator puts a secret, it comes out nowhere: not in the log,
-// not in the audit, not in an answer, not in an error.
+// A secret that a caller or an operator puts in a wrong place appears neither in the log nor
+// in the audit, an answer or an error.
 func TestNoSecretGetsOut(t *testing.T) {
 	r := newRig(t)
 	key := newKey(t)
@@ -91,7 +90,7 @@ func TestNoSecretGetsOut(t *testing.T) {
 		try("/", "Bearer "+tokens["node-1"], s, "")
 		try("/"+s, "Bearer "+tokens["node-1"], "orders", "")
 		try("/", "Bearer "+tokens["node-1"], "billing-eu", s)
-		// The operator's turn: the secret in place of something else in each file.
+		// Operators: a secret in place of another value in each file.
 		for _, file := range []struct{ name, text string }{
 			{"tokens", `{"credentials":[{"name":"node-1","sha256":"` + s + `"}]}`},
 			{"tokens", s},
@@ -126,7 +125,7 @@ func TestNoSecretGetsOut(t *testing.T) {
 	}
 	for where, text := range map[string]string{"the log": r.log.String(), "the audit": string(audit), "an answer": answers.String()} {
 		for _, s := range secrets {
-			// What is secret of a JWT is its signature; its claims tell of people.
+			// The secret of a JWT is its signature, but its claims are personal data.
 			pieces := []string{s[len(s)-20:], s[len(s)/2 : len(s)/2+20], s[8:28]}
 			if strings.HasPrefix(s, "eyJ") {
 				parts := strings.Split(s, ".")

@@ -42,7 +42,7 @@ func TestBadInput(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		make func(t *testing.T) Config
-		want []string // parts of the error; DIR, CLIENT and PEER stand for what was given
+		want []string // parts of the error; DIR, CLIENT and PEER stand for the given values
 		is   error
 	}{
 		{
@@ -219,7 +219,7 @@ func TestBadInput(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := tt.make(t)
 			c.StopTimeout = 3 * time.Second
-			holds := goroutines() // of engines that stand in the way
+			holds := goroutines() // goroutines of engines that block the start
 			before := tree(t, c.DataDir)
 			parent := tree(t, filepath.Dir(c.DataDir))
 			began := time.Now()
@@ -249,7 +249,7 @@ func TestBadInput(t *testing.T) {
 				canListen(t, strings.TrimPrefix(m, "a="))
 			}
 			if errors.Is(err, ErrNotReady) {
-				// Kept: a vote may be in it.
+				// The log is kept, because it may have a vote.
 				if _, err := os.Stat(filepath.Join(c.DataDir, "member", "wal")); err != nil {
 					t.Errorf("the log of a member of a cluster: %v", err)
 				}
@@ -267,8 +267,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// Of several starts in one new directory at the same moment one succeeds, and the
-// others do not harm it.
+// Of several concurrent starts in one new directory one succeeds, and the others do not harm
+// it.
 func TestOneOfSeveralStarts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -301,8 +301,7 @@ func TestOneOfSeveralStarts(t *testing.T) {
 	stopAll(t, won...)
 }
 
-// A member that gave up waiting for the others can be started again when they are
-// there.
+// A member that gave up waiting for the others can be started again when they are running.
 func TestNotReadyThenReady(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	var members []string

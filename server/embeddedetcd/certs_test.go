@@ -21,7 +21,7 @@ type certFiles struct {
 	ca  *x509.CertPool
 }
 
-// certificates makes a CA and one certificate for 127.0.0.1 that serves and asks.
+// certificates makes a CA and one certificate for 127.0.0.1, for servers and clients.
 func certificates(t *testing.T) certFiles {
 	t.Helper()
 	dir := t.TempDir()

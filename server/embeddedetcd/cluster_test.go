@@ -11,9 +11,9 @@ import (
 	"github.com/tenurehq/tenure/internal/enginetest"
 )
 
-// Three processes are one engine: writes go on when one is killed, a watch goes on
-// when the member it was served by stops, and an engine set back to a backup has
-// forgotten what it acknowledged since.
+// Three processes are one engine: writes continue when one is killed, a watch continues when
+// its member stops, and an engine that was restored from a backup has lost what it
+// acknowledged since.
 func TestProcesses(t *testing.T) {
 	e := enginetest.Cluster(t, 3, enginetest.FastTicks())
 	c := connect(t, e.Endpoints()...)
@@ -30,7 +30,7 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("at the member that came back: %q", got)
 	}
 
-	// First served by the member that will stop, then free to go anywhere.
+	// First connected to the member that will stop, then to any member.
 	w := connect(t, e.Members[1].Endpoint())
 	watch := w.Watch(t.Context(), "watched", clientv3.WithCreatedNotify())
 	<-watch
@@ -56,8 +56,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// A member alone that is removed from the world by a signal it cannot see is
-// found by the next start: its lock went with it.
+// After a member alone was killed, the next start succeeds: the lock ended with the process.
 func TestKilledGivesLockBack(t *testing.T) {
 	p := enginetest.Cluster(t, 1, enginetest.FastTicks()).Members[0]
 	put(t, connect(t, p.Endpoint()), "k", "v")

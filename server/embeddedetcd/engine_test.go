@@ -24,8 +24,8 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// The zero Config is an engine in a private directory that listens on a socket in it and
-// on no port; stopped, it leaves no goroutine and no directory.
+// The zero Config is an engine in a private directory that listens on a socket in it and on
+// no port. After a stop no goroutine and no directory is left.
 func TestZeroConfig(t *testing.T) {
 	var said bytes.Buffer
 	e := mustStart(t, Config{Logger: slog.New(slog.NewTextHandler(&said, nil))})
@@ -63,8 +63,7 @@ func TestZeroConfig(t *testing.T) {
 	nothingRuns(t)
 }
 
-// A directory that was given is created, keeps its data across a stop, and other
-// ports the next time do no harm.
+// A given directory is created and keeps its data across a stop, also if the ports change.
 func TestRestartKeepsData(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	e := mustStart(t, Config{DataDir: dir})
@@ -92,8 +91,8 @@ func TestShortestTTL(t *testing.T) {
 	}
 }
 
-// Stop does not wait for the watches and keep-alives of clients, which never end
-// by themselves.
+// Stop does not wait for the watches and keep-alives of clients, which do not end by
+// themselves.
 func TestStopEndsStreams(t *testing.T) {
 	e := mustStart(t, Config{})
 	c := connect(t, e.Endpoints()...)
@@ -122,9 +121,9 @@ func TestStopEndsStreams(t *testing.T) {
 	}
 }
 
-// A stream that is ended by the stop is "unavailable" to its client, which then
-// goes elsewhere; "cancelled" would end its watch. Others keep their own error, and
-// calls that come too late are turned away.
+// A stream that ends because of the stop is "unavailable" to its client, which then goes to
+// another member; "cancelled" would end its watch. Other streams keep their own error, and
+// late calls are refused.
 func TestDrain(t *testing.T) {
 	d := newDrain()
 	own := errors.New("own")
@@ -191,7 +190,7 @@ func TestThreeInProcess(t *testing.T) {
 	nothingRuns(t)
 }
 
-// A start that is called off is an error that says so, and leaves nothing.
+// A cancelled start returns an error that says so, and leaves nothing behind.
 func TestStartCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("changed my mind")
@@ -209,7 +208,7 @@ func TestStartCancelled(t *testing.T) {
 	nothingRuns(t)
 }
 
-// etcd's own log is passed on in debug, and only then.
+// etcd's own log is passed on only in debug mode.
 func TestDebug(t *testing.T) {
 	for _, debug := range []bool{false, true} {
 		var said child.Buffer
@@ -223,10 +222,10 @@ func TestDebug(t *testing.T) {
 	}
 }
 
-// A disk that fills up while the member runs is reported on Err, where etcd would
-// end the process; nothing is acknowledged from then on, and Stop is bounded.
+// If the disk fills up while the member runs, the error is on Err, where etcd would end the
+// process. Nothing is acknowledged from then on, and Stop is bounded.
 func TestDiskFullWhileRunning(t *testing.T) {
-	// In a process of its own: what etcd cannot end is left in it.
+	// In a separate process, because etcd may leave goroutines behind.
 	const role = "ENGINE_TEST_DISK"
 	dir := os.Getenv(role)
 	if dir == "" {
@@ -313,7 +312,7 @@ func TestFatal(t *testing.T) {
 	}
 }
 
-// A listener that a client can reach needs its certificate where a CA is given.
+// With a CA, clients need a certificate.
 func TestTLS(t *testing.T) {
 	files := certificates(t)
 	e := mustStart(t, Config{ClientURL: "127.0.0.1:0", PeerURL: "127.0.0.1:0", ClientTLS: files.tls, PeerTLS: files.tls})
@@ -345,8 +344,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A port that was taken between its choice and its use is an error that start can
-// tell from others, to choose anew, and nothing is left of the attempt.
+// If a port is taken between its choice and its use, start gets an error that it can
+// recognise and retry with another port. Nothing is left of the attempt.
 func TestPortTaken(t *testing.T) {
 	p, err := Config{ClientURL: "127.0.0.1:0", PeerURL: "127.0.0.1:0"}.plan()
 	if err != nil {
@@ -374,7 +373,7 @@ func TestPortTaken(t *testing.T) {
 	nothingRuns(t)
 }
 
-// Zeros become free ports in every place that names them, others each time.
+// Zeros become free ports in every place that names them, different ones each time.
 func TestChosenPorts(t *testing.T) {
 	p, err := Config{ClientURL: "127.0.0.1:0", PeerURL: "127.0.0.1:0"}.plan()
 	if err != nil {

@@ -33,8 +33,8 @@ func mustStart(t *testing.T, c Config) *Engine {
 	return e
 }
 
-// stopAll stops members one after the other: together, their leader would wait
-// five seconds for somebody to hand over to.
+// stopAll stops members one after the other. Stopped together, their leader would wait five
+// seconds for a successor.
 func stopAll(t *testing.T, engines ...*Engine) {
 	t.Helper()
 	for _, e := range engines {
@@ -61,9 +61,9 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// put writes until it is acknowledged, as a caller would: a proposal that a follower
-// passed to a leader killed at that moment is lost, the engine says so seconds later,
-// and its client leaves it to the caller to ask again for a write.
+// put retries a write until it is acknowledged, as a caller would: a proposal that a follower
+// forwarded to a leader that was killed is lost. The engine reports that seconds later, and
+// its client does not retry writes.
 func put(t *testing.T, c *clientv3.Client, key, value string) {
 	t.Helper()
 	all := within(t, 20*time.Second)
@@ -93,7 +93,7 @@ func get(t *testing.T, c *clientv3.Client) string {
 	return string(r.Kvs[0].Value)
 }
 
-// goroutines returns those that belong to an engine or a client of one.
+// goroutines returns the goroutines of engines and their clients.
 func goroutines() []string {
 	buf := make([]byte, 8<<20)
 	all := strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n")
@@ -103,7 +103,7 @@ func goroutines() []string {
 	})
 }
 
-// nothingRuns waits for the goroutines of engines to be gone.
+// nothingRuns waits until the goroutines of engines are gone.
 func nothingRuns(t *testing.T) {
 	t.Helper()
 	var left []string
@@ -148,7 +148,7 @@ func free(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// tree lists what is below a directory.
+// tree lists the files below a directory.
 func tree(t *testing.T, dir string) []string {
 	t.Helper()
 	var names []string
@@ -162,8 +162,8 @@ func tree(t *testing.T, dir string) []string {
 	return names
 }
 
-// mount puts a small file system in memory under a test, read-only if asked. It
-// needs root: a missing one is a skip on a laptop and a failure in CI.
+// mount mounts a small file system in memory, read-only if asked. It needs root: without it
+// the test is skipped, or fails in CI.
 func mount(t *testing.T, size string, flags uintptr) string {
 	t.Helper()
 	dir := t.TempDir()

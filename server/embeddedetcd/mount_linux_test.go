@@ -17,7 +17,7 @@ func mountTmpfs(t *testing.T, dir, size string, flags uintptr) error {
 		return err
 	}
 	t.Cleanup(func() {
-		// What an engine that failed half way still holds goes with the process.
+		// Files that a failed engine still has open are released with the process.
 		_ = syscall.Unmount(dir, syscall.MNT_DETACH)
 	})
 	return nil

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// A directory that was written by a member on TCP ports, as every member was before, is
-// served from a socket, and back.
+// A directory that a member on TCP ports has written can be served from a socket, and back.
 func TestSocketAfterPorts(t *testing.T) {
 	dir := t.TempDir()
 	for i, c := range []Config{{ClientURL: "127.0.0.1:0", PeerURL: "127.0.0.1:0"}, {}, {ClientURL: "127.0.0.1:0"}, {}} {
@@ -37,9 +36,9 @@ func TestSocketAfterPorts(t *testing.T) {
 	}
 }
 
-// The socket is in a directory that only this user can enter, also where the data
-// directory is open to all and where an earlier process left something in its place;
-// the path may have any length and any characters.
+// The socket is in a directory that only this user can enter, even if the data directory is
+// open to all or an earlier process left something in its place. Its path may have any length
+// and any characters.
 func TestSocketIsPrivate(t *testing.T) {
 	open := filepath.Join(t.TempDir(), "open")
 	left := filepath.Join(open, "client")
@@ -74,7 +73,7 @@ func TestSocketIsPrivate(t *testing.T) {
 	}
 }
 
-// Every new directory is another cluster to its clients.
+// To clients, every new directory is another cluster.
 func TestNewDirectoryIsNewCluster(t *testing.T) {
 	ids := map[uint64]bool{}
 	for range 2 {

@@ -17,8 +17,8 @@ import (
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
-// secured is an engine that wants a certificate and a password, and has a user
-// for one prefix.
+// secured is an engine that requires a certificate and a password, with a user for one
+// prefix.
 func secured(t *testing.T) (*Engine, certFiles) {
 	t.Helper()
 	certs := certificates(t)
@@ -48,8 +48,8 @@ func secured(t *testing.T) (*Engine, certFiles) {
 	return e, certs
 }
 
-// The store on the embedded engine, with certificates and a password for nothing
-// but its own prefix: elects, hands over, and needs no more rights than that.
+// The store works on the embedded engine with certificates and a user that can access only
+// its own prefix: it elects and hands over.
 func TestStoreSecured(t *testing.T) {
 	e, certs := secured(t)
 	open := func(id string) *lease.Elector {
@@ -90,7 +90,7 @@ func TestStoreSecured(t *testing.T) {
 		next <- term
 	}()
 	for {
-		// Until b stands in line.
+		// Until b is a candidate.
 		if err := first.TransferTo(ctx, "b"); err == nil {
 			break
 		} else if first.Check() != nil || ctx.Err() != nil {
@@ -104,7 +104,7 @@ func TestStoreSecured(t *testing.T) {
 	}
 }
 
-// Who may not in is told so within seconds, with the endpoint and without the
+// A caller without access gets an error within seconds, with the endpoint and without the
 // password.
 func TestStoreRefused(t *testing.T) {
 	e, certs := secured(t)

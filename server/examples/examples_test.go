@@ -23,10 +23,10 @@ import (
 	"github.com/tenurehq/tenure/internal/servertest"
 )
 
-// patience is for a machine that does other things.
+// patience is long, for a busy machine.
 const patience = 90 * time.Second
 
-// bench is an engine, a database with the fence, and the programs.
+// bench has an engine, a database with the fence, and the programs.
 type bench struct {
 	*testing.T
 	bin   string
@@ -77,7 +77,7 @@ func (b *bench) number(query string) (n int) {
 	return n
 }
 
-// job is a run of tenure exec, and what it said.
+// job is a run of tenure exec, and its output.
 type job struct {
 	*child.Process
 	out child.Tail
@@ -132,7 +132,7 @@ func (b *bench) until(what string, seen func() bool) {
 	}
 }
 
-// What examples/jobs and reconcile say of themselves is so.
+// examples/jobs and reconcile do what their comments say.
 func TestJobs(t *testing.T) {
 	b := newBench(t)
 	b.sql(`CREATE TABLE account (name text PRIMARY KEY, owed_cents bigint NOT NULL);
@@ -146,7 +146,7 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// The cron job runs on one machine; the others, in the same second or later, do not run it.
+// The cron job runs on one machine. The others, in the same second or later, do not run it.
 // The next run has another key.
 func cleanup(b *bench) {
 	dir := b.TempDir()
@@ -185,8 +185,8 @@ func (b *bench) leads(group string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A migration whose machine is killed in the middle of a step is taken over: every step
-// is made once, and a third machine finds it done and does nothing.
+// If the machine of a migration is killed in the middle of a step, another takes over: every
+// step is made once, and a third machine finds it done and does nothing.
 func migrate(b *bench) {
 	run := func(node string, env ...string) *job {
 		return b.exec(node, env, "--once=2026-11-emails", "--once-for=0s", "migrate", "--", filepath.Join(b.jobs, "migrate.sh"))
@@ -211,14 +211,14 @@ func migrate(b *bench) {
 	}
 }
 
-// A reconciliation that is killed is continued by the next leader: no account has two
-// bills for one period, and none is without.
+// If a reconciliation is killed, the next leader continues it: every account has exactly one
+// bill for each period.
 func reconcile(b *bench) {
-	b.sql("CREATE TABLE bill (period text, account text, cents bigint NOT NULL, token bigint NOT NULL)") // no key: only the fence keeps it to one
+	b.sql("CREATE TABLE bill (period text, account text, cents bigint NOT NULL, token bigint NOT NULL)") // without a key: only the fence prevents a second bill
 	run := func(node string) *job {
 		return b.exec(node, []string{"RECONCILE_PERIOD=2026-11-15T13"}, "billing", "--", filepath.Join(b.bin, "reconcile"))
 	}
-	b.sql("BEGIN; LOCK TABLE bill IN SHARE MODE") // it stops at its first bill
+	b.sql("BEGIN; LOCK TABLE bill IN SHARE MODE") // it blocks at its first bill
 	first := run("a")
 	b.until("the first bill under way", func() bool {
 		return b.number("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0
@@ -241,8 +241,8 @@ func reconcile(b *bench) {
 	}
 }
 
-// A job in Python is refused by the SQL function as soon as a newer leader was there,
-// although it runs on. So is a job that has the token of another session.
+// A job in Python is refused by the SQL function once a newer leader has sealed, although it
+// still runs. So is a job with the token of another session.
 func invoices(b *bench) {
 	b.sql("CREATE TABLE invoice (number int, token bigint NOT NULL)")
 	j := b.exec("a", nil, "invoices", "--", "python3", filepath.Join(b.jobs, "invoices.py"), "100000")
@@ -257,7 +257,7 @@ func invoices(b *bench) {
 		}
 	}
 	refused(j)
-	// The next job is granted the token that the other session has sealed with.
+	// The next job gets the token that the other session has sealed with.
 	refused(b.exec("b", nil, "invoices", "--", "python3", filepath.Join(b.jobs, "invoices.py"), "1"))
 	if n := b.number("SELECT count(DISTINCT token) FROM invoice"); n != 1 {
 		b.Errorf("%d tokens wrote, want 1", n)

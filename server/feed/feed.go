@@ -53,8 +53,8 @@ type topic struct {
 	look
 	subs       map[*Sub]struct{}
 	emptySince clock.Instant // Never: it is led, or the feed did not see the vacancy begin
-	// now is the look for subscribers. Thousands of them may be woken at once, so they read
-	// it without the lock of the feed.
+	// now is the look for subscribers. Thousands of them may be woken at once, so they read it
+	// without the lock of the feed.
 	now atomic.Pointer[look]
 }
 

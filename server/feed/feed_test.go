@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// A cursor comes back as it was given out.
+// A cursor survives encoding and decoding.
 func TestCursor(t *testing.T) {
 	c := Cursor{Deployment: "d1"}
 	for i := range MaxGroups {
@@ -34,7 +34,7 @@ func TestCursor(t *testing.T) {
 	}
 }
 
-// Anything else is refused, and what is accepted means one thing.
+// Any other text is refused, and an accepted one has one meaning.
 func FuzzCursor(f *testing.F) {
 	f.Add(Cursor{Deployment: "d", Places: []Place{{"a", store.Cursor{Token: 7, State: tenure.Led}}}}.String())
 	f.Add("")
@@ -66,7 +66,7 @@ func TestBefore(t *testing.T) {
 	}
 }
 
-// slowStore answers with what it read when it was asked, and takes its time.
+// slowStore answers slowly, with what it read when the call began.
 type slowStore struct {
 	store.Store
 	token   atomic.Uint64
@@ -81,8 +81,8 @@ func (s *slowStore) Read(_ context.Context, group string) (store.View, error) {
 	return v, nil
 }
 
-// Whoever asks while a read is under way is not answered by it: the engine may have
-// looked before they asked. All who ask meanwhile share the next.
+// A caller that arrives during a read does not get its result, because the engine may have
+// read before the call. All callers that arrive meanwhile share the next read.
 func TestReadBeganAfter(t *testing.T) {
 	s := &slowStore{asked: make(chan struct{}), release: make(chan struct{})}
 	s.token.Store(1)
@@ -121,8 +121,7 @@ func TestReadBeganAfter(t *testing.T) {
 	}
 }
 
-// Within a millisecond of its age an answer is made once, in the next anew, and what could
-// not be made is not kept.
+// An answer is encoded once per millisecond of its age. A failed encoding is not cached.
 func TestSaidOnce(t *testing.T) {
 	var r Remembered
 	made := 0

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A page of another site gets nothing done: neither under a name that was rebound to the
-// server's address, nor by a request from its own origin.
+// A web page of another site cannot use the server, neither by a name that was rebound to the
+// server's address nor from its own origin.
 func TestOnlyHosts(t *testing.T) {
 	calls := 0
 	h := OnlyHosts(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -53,7 +53,7 @@ func TestOnlyHosts(t *testing.T) {
 			t.Errorf("Host %q, Origin %.40q: %d %q, want %q", tt.host, tt.origin, w.Code, p.Code, tt.code)
 		}
 	}
-	// An Origin header that is there and empty is no origin of ours either.
+	// An empty Origin header is refused too.
 	r := httptest.NewRequest(http.MethodPost, "http://127.0.0.1/", http.NoBody)
 	r.Header["Origin"] = []string{""}
 	w := httptest.NewRecorder()

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A problem is one flat object with the fixed members, which no other replaces, and
+// A problem is one flat object. Further members do not replace the fixed ones, and
 // Retry-After is rounded up.
 func TestProblem(t *testing.T) {
 	w := httptest.NewRecorder()
@@ -26,8 +26,8 @@ func TestProblem(t *testing.T) {
 	}
 }
 
-// A body is one JSON value within the limit, with the fields that are wanted, and the
-// error says which of those it is not, briefly.
+// A body is one JSON value within the limit, with known fields. Otherwise the error says
+// briefly what is wrong.
 func TestReadJSON(t *testing.T) {
 	for _, tt := range []struct {
 		body       string
@@ -57,7 +57,7 @@ func TestReadJSON(t *testing.T) {
 	}
 }
 
-// A path answers under /v1 and without it, and what is not served is a problem too.
+// A path is served under /v1 and without it. An unknown path is a problem too.
 func TestMux(t *testing.T) {
 	m := NewMux()
 	m.Handle("GET", "/things/{name}", func(w http.ResponseWriter, r *http.Request) { WriteJSON(w, 200, r.PathValue("name")) })
@@ -101,8 +101,8 @@ func serveHere(t *testing.T, h http.HandlerFunc, l Limits) serving {
 	return s
 }
 
-// A request under way when the server is asked to stop is answered; one that takes
-// too long is cut off, and the server says so.
+// When the server stops, a pending request is answered. One that takes too long is cut off,
+// and the server returns an error.
 func TestGrace(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -145,7 +145,7 @@ func TestGrace(t *testing.T) {
 	}
 }
 
-// Connections beyond the limit wait until one ends, and headers have a limit.
+// Connections above the limit wait until one ends, and headers have a limit.
 func TestLimits(t *testing.T) {
 	s := serveHere(t, func(w http.ResponseWriter, _ *http.Request) { WriteJSON(w, 200, "ok") }, Limits{Connections: 1, HeaderBytes: 1000})
 	ask := func(conn net.Conn, more string, patience time.Duration) string {
@@ -189,7 +189,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Every answer is JSON that can be read.
+// Every answer is valid JSON.
 func TestWriteJSON(t *testing.T) {
 	w := httptest.NewRecorder()
 	WriteJSON(w, 200, map[string]any{"f": func() {}})

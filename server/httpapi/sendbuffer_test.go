@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// For a caller that does not read no more is kept than was laid down, and a little.
+// For a caller that does not read, no more than about SendBuffer bytes are buffered.
 func TestSendBuffer(t *testing.T) {
 	const buffer, most = 64 << 10, 1 << 20
 	taken := make(chan int, 1)

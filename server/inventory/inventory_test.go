@@ -72,8 +72,8 @@ func called(n ast.Node) (name string, args []ast.Expr) {
 	return "", nil
 }
 
-// Every route is on the list: those of the service by its table, those of the other
-// servers by their calls of Handle.
+// Every route is on the list: those of the service from its table, those of other servers
+// from their calls of Handle.
 func TestRoutes(t *testing.T) {
 	s, err := service.New(t.Context(), service.Config{Store: mem.New(mem.Options{})})
 	if err != nil {
@@ -124,8 +124,8 @@ func TestMetrics(t *testing.T) {
 
 var variable = regexp.MustCompile(`^((TENURE|FLEET|CHAOS|LAB|OTEL)_[A-Z_]*[A-Z]|NO_COLOR)$`)
 
-// Every environment variable that is no flag's is on the list. (Those of flags are listed
-// with the commands.)
+// Every environment variable that does not belong to a flag is on the list. (Those of flags
+// are listed with the commands.)
 func TestEnvironment(t *testing.T) {
 	var lines []string
 	source(t, func(_ *ast.File, n ast.Node) {
@@ -160,7 +160,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// A lost line and a new one are both seen.
+// Both a lost line and a new one are reported.
 func TestDiff(t *testing.T) {
 	missing, added := inventory.Diff([]string{"a", "b"}, []string{"b", "c"})
 	if !slices.Equal(missing, []string{"a"}) || !slices.Equal(added, []string{"c"}) {

@@ -13,8 +13,8 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Who looks at what may be behind, or wrong, is not told that the leader has given up while
-// it leads.
+// A cached view that is out of date or wrong does not make Ask report that a leader has given
+// up while it leads.
 func TestAskOfOneBehind(t *testing.T) {
 	s := newStore(t)
 	first, v := lead(t, s, "a", "billing")
@@ -44,8 +44,8 @@ func TestAskOfOneBehind(t *testing.T) {
 	}
 }
 
-// On a guarded engine a session whose TTL is out of a group's bounds is not granted the
-// group, and is granted it when the policy allows.
+// On a guarded engine a session whose TTL is outside a group's bounds does not get the group
+// until the policy allows it.
 func TestGuardedTTL(t *testing.T) {
 	s := newStore(t)
 	b := guard.Guard(s.Store, guard.Config{})

@@ -20,7 +20,7 @@ func newStore(t *testing.T) operator.Store {
 	return operator.Store{Store: mem.New(mem.Options{}), Call: 30 * time.Second}
 }
 
-// lead lets a node lead a group, with a session that nobody keeps alive.
+// lead makes a node lead a group, with a session that nobody keeps alive.
 func lead(t *testing.T, s operator.Store, node, group string) (store.Session, store.View) {
 	t.Helper()
 	session, err := s.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, store.OpenOptions{Scope: store.Scope{group}})
@@ -38,8 +38,8 @@ func lead(t *testing.T, s operator.Store, node, group string) (store.Session, st
 	return session, store.View{Record: granted[0], State: tenure.Led}
 }
 
-// What was asked of a leader ends as it answers, as its session ends, as it is seen to
-// have given up, or, without an answer, as waiting.
+// The outcome of a request is the leader's answer, the end of its session, or its
+// resignation. Without any, it is Waiting.
 func TestAsk(t *testing.T) {
 	order := operator.Order{Verb: store.StepDown, Wait: time.Minute}
 	answer := func(a store.Answer) func(*testing.T, operator.Store, store.Session) {
@@ -125,11 +125,11 @@ func TestAskExpired(t *testing.T) {
 	}
 }
 
-// A transfer is done when the successor has the group. A term that ended in another way is
+// A transfer is done when the successor has the group. If the term ended in another way it is
 // not: the session may have expired before the transfer was committed.
 func TestAskTransfer(t *testing.T) {
 	for name, tt := range map[string]struct {
-		next string // who takes the group after the leader's session has ended
+		next string // who gets the group after the leader's session has ended
 		want store.Outcome
 	}{
 		"to the successor": {"b", store.Done},
@@ -172,8 +172,8 @@ func TestAskTransfer(t *testing.T) {
 	}
 }
 
-// A node is barred by a policy without it, by a cool-down until that is over, by a cordon
-// until that is lifted, and by nothing else.
+// A node is barred by a policy without it, by a cool-down until it is over, by a cordon until
+// it is removed, and by nothing else.
 func TestBar(t *testing.T) {
 	s := newStore(t)
 	ctx := t.Context()
@@ -232,8 +232,8 @@ func TestBar(t *testing.T) {
 	bar("")
 }
 
-// A policy survives being written and read; cool-downs survive a new policy; a version
-// that is not the present one is refused.
+// A policy is read back as it was written. Cool-downs survive a new policy. A write with an
+// outdated version is refused.
 func TestPolicy(t *testing.T) {
 	s := newStore(t)
 	ctx := t.Context()
@@ -276,7 +276,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// Listings go on over pages, and end where they are told to.
+// Listings continue over pages and end where they should.
 func TestListings(t *testing.T) {
 	s := newStore(t)
 	session, _ := lead(t, s, "a", "billing")
@@ -308,7 +308,7 @@ func TestListings(t *testing.T) {
 	}
 }
 
-// On a guarded engine a node that is cordoned is granted nothing, definitely, until it is
+// On a guarded engine a cordoned node gets no group, with a definite error, until it is
 // uncordoned.
 func TestGuarded(t *testing.T) {
 	s := newStore(t)
@@ -333,7 +333,7 @@ func TestGuarded(t *testing.T) {
 	}
 }
 
-// What came of a transfer is what the record says, whatever the leader answered: it is done
+// The outcome of a transfer is what the record says, whatever the leader answered: it is done
 // if the target leads next, and not if another node does.
 func TestTransferOutcome(t *testing.T) {
 	release := func(t *testing.T, s operator.Store, l store.Session, to store.SessionID) {
@@ -432,7 +432,7 @@ func TestTransferOutcome(t *testing.T) {
 	}
 }
 
-// Node ids that several processes use for the same group are found, and nothing else: one
+// Node ids that several processes use for the same group are found, and no others: one
 // process may have several sessions, and two may use one id for different groups.
 func TestDuplicates(t *testing.T) {
 	s := newStore(t)

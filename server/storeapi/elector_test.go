@@ -23,9 +23,8 @@ type candidate struct {
 
 func (c candidate) Elector() tenure.Elector { return c.elector }
 
-// Package lease through two instances of the service, each a process of its own
-// before etcd, keeps the contract of an Elector, although one instance or the
-// other is killed every few seconds.
+// Package lease passes the tests of an Elector through two instances of the service, each a
+// process on etcd, although one of them is killed every few seconds.
 func TestElectorWithInstancesKilled(t *testing.T) {
 	engine := enginetest.Cluster(t, 1, enginetest.FastTicks())
 	both := []*process{startProcess(t, engine.Endpoints()), startProcess(t, engine.Endpoints())}

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/store/remote"
 )
 
-// trusting believes everybody.
+// trusting allows every caller everything.
 func trusting(s store.Store) storeapi.Config {
 	return storeapi.Config{Store: s, Own: func(*http.Request, string) error { return nil },
 		May: func(*http.Request, auth.Verb, store.Scope) error { return nil }}

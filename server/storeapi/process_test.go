@@ -21,7 +21,7 @@ import (
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
-// serveEnv tells the test binary to be an instance of the service, as JSON.
+// serveEnv makes the test binary run as an instance of the service; its value is JSON.
 const serveEnv = "TENURE_STOREAPI_TEST_SERVE"
 
 type served struct {
@@ -41,12 +41,12 @@ func TestMain(m *testing.M) {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
 	if !chosen {
-		_ = flag.Set("test.parallel", "8") // they wait more than they work
+		_ = flag.Set("test.parallel", "8") // they mostly wait
 	}
 	os.Exit(m.Run())
 }
 
-// serve is the process of an instance. It ends with its standard input.
+// serve runs an instance until its standard input ends.
 func serve(env string) error {
 	var s served
 	if err := json.Unmarshal([]byte(env), &s); err != nil {
@@ -76,7 +76,7 @@ func serve(env string) error {
 	return httpapi.Serve(ctx, ln, h, httpapi.Limits{Grace: time.Second}, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 }
 
-// process is an instance that can be killed and comes back at the same address.
+// process is an instance that can be killed and restarted at the same address.
 type process struct {
 	t testing.TB
 	s served
@@ -99,7 +99,7 @@ func (p *process) url() string { return "http://" + p.s.Listen }
 func (p *process) start() {
 	p.t.Helper()
 	var err error
-	// The port may be in use for a moment by whoever was given it meanwhile.
+	// Another process may use the port for a moment.
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if err = p.launch(); err == nil {
 			return
@@ -157,7 +157,7 @@ func (p *process) launch() error {
 	return nil
 }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (p *process) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

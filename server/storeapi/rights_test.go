@@ -20,13 +20,12 @@ import (
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
-// gate believes the bearer token to be the caller's name, and writes down what it
-// was asked.
+// gate uses the bearer credential as the caller's name, and records its calls.
 type gate struct {
 	mu    sync.Mutex
 	asked []string
 	heard []storeapi.Heard
-	admin string // who may everything
+	admin string // who may do everything
 	deny  bool
 }
 
@@ -71,9 +70,9 @@ func as(t *testing.T, name, url string) *remote.Store {
 	return connect(t, remote.Config{URLs: []string{url}, Bearer: func(context.Context) (string, error) { return name, nil }})
 }
 
-// Nobody keeps alive, closes, acquires, releases or answers with the session of
-// another, at whichever instance; what it tried is heard, and has no effect. An
-// admin may close it.
+// No caller can keep alive, close, acquire, release or answer with the session of another, at
+// any instance. The attempt is reported to Heard and has no effect. An admin may close the
+// session.
 func TestSessionsAreTheirOwners(t *testing.T) {
 	engine := mem.New(mem.Options{})
 	t.Cleanup(engine.Close)
@@ -123,7 +122,7 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 	if v, err := engine.Read(ctx, "h"); err != nil || v.Version != 0 {
 		t.Errorf("another record is %+v, %v", v, err)
 	}
-	// The other instance knows whose it is: its owner goes on there.
+	// The other instance knows the owner, who can continue there.
 	if beat, err := as(t, "a", second).KeepAlive(ctx, session.ID); err != nil || len(beat.Requests) != 1 {
 		t.Errorf("the owner at the other instance: %+v, %v", beat, err)
 	}
@@ -137,8 +136,8 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 
 func second2(_ any, err error) error { return err }
 
-// Every route asks for the right to exactly the groups that the call is about, and
-// none answers whom May denies.
+// Every route requires the right to exactly the groups of the call, and refuses callers that
+// May denies.
 func TestRights(t *testing.T) {
 	engine := mem.New(mem.Options{})
 	t.Cleanup(engine.Close)
@@ -194,7 +193,7 @@ func TestRights(t *testing.T) {
 		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, store.Attributes{Name: "once/g"})) }},
 		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, store.Attributes{Name: "node/a"})) }},
 		{wire.RaiseEpoch, "admin[*]", func() error { return second2(s.RaiseEpoch(ctx, 1)) }},
-		{wire.Suspect, "campaign[g]", func() error { return s.Suspect(ctx, "g", 1) }}, // of the epoch before: without effect
+		{wire.Suspect, "campaign[g]", func() error { return s.Suspect(ctx, "g", 1) }}, // of an earlier epoch: without effect
 		{wire.Watch, "observe[x*]", func() error {
 			for _, err := range s.Watch(ctx, store.Scope{"x*"}) {
 				return err
@@ -202,7 +201,7 @@ func TestRights(t *testing.T) {
 			return nil
 		}},
 	}
-	covered := []wire.Method{wire.Caps, wire.KeepAlive, wire.Close, wire.Answer} // its own, above, and caps below
+	covered := []wire.Method{wire.Caps, wire.KeepAlive, wire.Close, wire.Answer} // TestSessionsAreTheirOwners checks the first ones; caps is checked below
 	for _, c := range calls {
 		covered = append(covered, c.m)
 		g.take()
@@ -233,7 +232,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// recordingStore writes down the records that it is given.
+// recordingStore records the records that it gets.
 type recordingStore struct {
 	store.Store
 	given []store.Record
@@ -249,8 +248,7 @@ func (s *recordingStore) Release(ctx context.Context, id, to store.SessionID, wh
 	return s.Store.Release(ctx, id, to, why, held...)
 }
 
-// What a caller makes up about a record does not reach the engine: only its group and its
-// version do.
+// Forged fields of a record do not reach the engine: only its group and version do.
 func TestForgedRecords(t *testing.T) {
 	engine := mem.New(mem.Options{})
 	t.Cleanup(engine.Close)

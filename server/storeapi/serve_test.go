@@ -22,7 +22,7 @@ import (
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
-// A stream outlives the timeouts of the server, which are those of a call.
+// A stream outlives the timeouts of the server, which apply to calls.
 func TestStreamOutlivesTimeouts(t *testing.T) {
 	engine := mem.New(mem.Options{})
 	t.Cleanup(engine.Close)
@@ -60,8 +60,8 @@ func TestStreamOutlivesTimeouts(t *testing.T) {
 	}
 }
 
-// A service that stops ends its streams with a word, and the caller's next watch
-// is at another instance.
+// A service that stops ends its streams with an error line, and the caller's next watch goes
+// to another instance.
 func TestStopping(t *testing.T) {
 	engine := mem.New(mem.Options{})
 	t.Cleanup(engine.Close)
@@ -87,8 +87,8 @@ func TestStopping(t *testing.T) {
 	}
 }
 
-// A service of another deployment is not used, whichever is named first, and its
-// store is not touched.
+// A client does not use a service of another deployment, whichever is named first, and the
+// other store is not changed.
 func TestOtherDeployment(t *testing.T) {
 	ours, theirs := mem.New(mem.Options{Deployment: "ours"}), mem.New(mem.Options{Deployment: "theirs"})
 	t.Cleanup(ours.Close)
@@ -112,7 +112,7 @@ func TestOtherDeployment(t *testing.T) {
 	}
 }
 
-// hangingStore does not answer reads, and says what deadline they had.
+// hangingStore does not answer reads, and reports their deadline.
 type hangingStore struct {
 	store.Store
 	left chan time.Duration
@@ -125,7 +125,7 @@ func (s hangingStore) Read(ctx context.Context, _ string) (store.View, error) {
 	return store.View{}, ctx.Err()
 }
 
-// The engine is given no more time than the caller has.
+// The engine gets no more time than the caller has.
 func TestDeadlinePassedAlong(t *testing.T) {
 	engine := mem.New(mem.Options{})
 	t.Cleanup(engine.Close)
@@ -141,7 +141,7 @@ func TestDeadlinePassedAlong(t *testing.T) {
 	}
 }
 
-// post sends a body as it is.
+// post sends a body unchanged.
 func post(h http.Handler, m wire.Method, body []byte) *httptest.ResponseRecorder {
 	patience := 20 * time.Second
 	if m == wire.Watch {
@@ -155,8 +155,7 @@ func post(h http.Handler, m wire.Method, body []byte) *httptest.ResponseRecorder
 	return w
 }
 
-// Whatever is sent, there is no panic and no 5xx, and a refusal is problem+json with
-// a code.
+// No input causes a panic or a 5xx, and a refusal is problem+json with a code.
 func FuzzBodies(f *testing.F) {
 	engine := mem.New(mem.Options{})
 	f.Cleanup(engine.Close)
@@ -193,8 +192,8 @@ func FuzzBodies(f *testing.F) {
 	})
 }
 
-// An instance that learns of a session's death answers so for good, and a session
-// that never was has nothing looked up under its name.
+// An instance that knows that a session has died keeps answering so. An id that no engine can
+// have made is not looked up.
 func TestImplausibleSessions(t *testing.T) {
 	engine := mem.New(mem.Options{})
 	t.Cleanup(engine.Close)
@@ -209,7 +208,7 @@ func TestImplausibleSessions(t *testing.T) {
 	}
 }
 
-// A stream over HTTP/2 that has nothing to say for longer than a write may take lives on.
+// An HTTP/2 stream that is idle for longer than the write timeout stays open.
 func TestIdleStreamOverHTTP2(t *testing.T) {
 	engine := mem.New(mem.Options{})
 	t.Cleanup(engine.Close)

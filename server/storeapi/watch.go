@@ -105,7 +105,7 @@ func (a *API) stream(ctx context.Context, v *visit, scope store.Scope, out *line
 			next = wire.Line{Heartbeat: true}
 		case <-look.C:
 			if v.may(auth.Observe, scope...) != nil {
-				return // the next watch is told why
+				return // the next watch gets the reason
 			}
 			next = wire.Line{Heartbeat: true}
 		case got, ok := <-updates:

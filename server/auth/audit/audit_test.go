@@ -12,8 +12,8 @@ import (
 	"github.com/tenurehq/tenure/server/auth/bearer"
 )
 
-// A line that a kill or a full disk cut short does not spoil the next, and somebody
-// else's rotation is followed.
+// A line that a kill or a full disk cut short does not damage the next one, and rotation by
+// another program is noticed.
 func TestAuditAfterATornLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	if err := os.WriteFile(path, []byte("{\"at\":\"x\"}\n{\"at\":\"y"), 0o600); err != nil {
@@ -44,7 +44,7 @@ func TestAuditAfterATornLine(t *testing.T) {
 	}
 }
 
-// Whatever is audited is one line of JSON with what was said in it, and no secret.
+// Every entry is one line of JSON with its values and without secrets.
 func FuzzAuditLine(f *testing.F) {
 	token, _ := bearer.NewCredential()
 	f.Add("because\n{\"at\":1}\u2028"+token, "billing")

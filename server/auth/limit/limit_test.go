@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// However many callers come, a bounded number is remembered: those with nothing to
-// their debit are forgotten, and when all have, newcomers share one allowance.
+// A bounded number of callers is remembered: idle ones are removed, and if none is idle, new
+// callers share one allowance.
 func TestCallersAreBounded(t *testing.T) {
 	c := NewCallers(Config{Identities: 10, Rate: 1, Burst: 2}.WithDefaults())
 	now := time.Now()
@@ -27,7 +27,7 @@ func TestCallersAreBounded(t *testing.T) {
 	if take(0) != 0 || take(0) == 0 {
 		t.Error("what was counted of the first was lost")
 	}
-	// Who has a stream open is not forgotten.
+	// A caller with an open stream is not removed.
 	c.With("caller-0", now, func(c *Caller) { c.Streams++ })
 	now = now.Add(time.Minute)
 	for i := range 1000 {

@@ -33,8 +33,8 @@ func environment(kv ...string) func(string) (string, bool) {
 	}
 }
 
-// Wrong usage is exit code 2, what cannot be done is 1, and both say why on
-// standard error with nothing on standard output.
+// The exit code is 2 for wrong usage and 1 for a failure. The reason goes to standard error,
+// and nothing to standard output.
 func TestExitCodes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -84,7 +84,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// Every flag has its variable, and both reach the setting they name.
+// Every flag has an environment variable, and both set the right field.
 func TestSettings(t *testing.T) {
 	flags := map[string]string{
 		"name": "a", "data-dir": "d", "client": "127.0.0.1:1", "advertise": "127.0.0.1:2", "peer": "127.0.0.1:3",
@@ -118,7 +118,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// started runs the program and returns what it said when it was ready.
+// started runs the program and returns its ready line.
 func started(t *testing.T, args ...string) (*exec.Cmd, io.WriteCloser, ready, *child.Buffer) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), enginetest.Program(t), args...)
@@ -147,7 +147,7 @@ func started(t *testing.T, args ...string) (*exec.Cmd, io.WriteCloser, ready, *c
 	return cmd, stdin, r, stderr
 }
 
-// exit waits for the process, but not for ever.
+// exit waits for the process, for a bounded time.
 func exit(t *testing.T, cmd *exec.Cmd) int {
 	t.Helper()
 	timer := time.AfterFunc(15*time.Second, func() { _ = cmd.Process.Kill() })
@@ -174,9 +174,8 @@ func healthy(t *testing.T, endpoint string) {
 	}
 }
 
-// Ready, the program says where it serves in one line of JSON; asked to stop, by a
-// signal or by the end of its input, it stops in order and gives its directory
-// back.
+// When it is ready, the program prints its address as one line of JSON. A signal or the end
+// of its input stops it in order and unlocks its directory.
 func TestReadyAndStop(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	for _, tt := range []struct {
@@ -204,11 +203,11 @@ func TestReadyAndStop(t *testing.T) {
 	}
 }
 
-// The second signal ends the program at once, whatever the first is waiting for.
+// The second signal ends the program at once, whatever it waits for.
 func TestSecondSignal(t *testing.T) {
 	cmd, _, r, stderr := started(t)
-	// A request that never ends is what it will wait for; the answer to another
-	// shows that it has come.
+	// The process waits for a request that never ends. The answer to another request shows that
+	// the first one has arrived.
 	conn, err := net.Dial("tcp", strings.TrimPrefix(r.Endpoints[0], "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -233,16 +232,16 @@ func TestSecondSignal(t *testing.T) {
 	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGTERM {
 		t.Errorf("ended with %v after %v, want by the signal\n%s", cmd.ProcessState, time.Since(began), stderr)
 	}
-	_ = os.RemoveAll(r.DataDir) // it had no time to
+	_ = os.RemoveAll(r.DataDir) // the program had no time to remove it
 }
 
-// A user who may not read or write the directory is told so, with its path.
+// A user without access to the directory gets an error with its path.
 func TestForbiddenDirectory(t *testing.T) {
 	const nobody = 65534
 	if os.Getuid() != 0 {
 		t.Skip("only root can be somebody else; the tests of the engine cover one's own user")
 	}
-	// Where the other user can get at it, unlike a test's own directory.
+	// Another user can reach this directory, unlike a test's own.
 	public, err := os.MkdirTemp("", "engine-")
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// badService elects whoever campaigns, and answers renewals as it is told to.
+// badService elects every candidate, and answers renewals with renew.
 func badService(t *testing.T, ttl time.Duration, renew http.HandlerFunc) (url string, elected func() time.Time) {
 	t.Helper()
 	var mu sync.Mutex
@@ -34,8 +34,8 @@ func badService(t *testing.T, ttl time.Duration, renew http.HandlerFunc) (url st
 	}
 }
 
-// The client in curl stops its command and all that the command started before the TTL is
-// over, also when there is less left of it than it pauses between renewals.
+// The curl client stops its command and its descendants before the TTL is over, also if less
+// than the pause between renewals is left.
 func TestClientInCurlStopsInTime(t *testing.T) {
 	const ttl = 8 * time.Second
 	url, elected := badService(t, ttl, func(_ http.ResponseWriter, r *http.Request) {
@@ -43,7 +43,7 @@ func TestClientInCurlStopsInTime(t *testing.T) {
 		<-r.Context().Done()
 	})
 	s := startScript(t, []string{"TENURE_STORE=" + url}, "lead.sh", "g", "n", "sh", "-c", `while :; do echo "works $TENURE_FENCING_TOKEN"; sleep 0.05; done & wait`)
-	if code := s.exits(); code != 75 { // it ends when nobody writes to its output any more
+	if code := s.exits(); code != 75 { // returns when no process has its output open
 		t.Errorf("exit code %d", code)
 	}
 	if last, ok := s.last("works 1"); !ok || last.at.Sub(elected()) >= ttl || last.at.Sub(elected()) < ttl/2 {
@@ -51,8 +51,8 @@ func TestClientInCurlStopsInTime(t *testing.T) {
 	}
 }
 
-// The client in curl that is asked to end stops its command, also when the signal goes to
-// all of its process group, as that of a terminal does, and whatever it does at that moment.
+// The curl client stops its command when it gets a signal, also if the signal goes to its
+// whole process group, as from a terminal, and whatever it is doing.
 func TestClientInCurlEndsWithItsCommand(t *testing.T) {
 	url, _ := badService(t, 8*time.Second, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"group":"g","leader_node_id":"n","term":1,"ttl_ms":8000}`)
@@ -61,14 +61,14 @@ func TestClientInCurlEndsWithItsCommand(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			s := startScript(t, []string{"TENURE_STORE=" + url}, "lead.sh", "g", "n", "sh", "-c", fmt.Sprintf(`sleep 0.%03d; kill -s TERM -- -$PPID; echo works; exec sleep 1000`, 3*i))
-			if code := s.exits(); code == 0 { // it ends when nobody writes to its output any more
+			if code := s.exits(); code == 0 { // returns when no process has its output open
 				t.Errorf("exit code %d", code)
 			}
 		})
 	}
 }
 
-// The client in Python goes on when the answer to a renewal breaks off.
+// The Python client continues when the answer to a renewal breaks off.
 func TestClientInPythonOutlivesHalfAnAnswer(t *testing.T) {
 	const ttl = 4 * time.Second
 	var renewals atomic.Int64

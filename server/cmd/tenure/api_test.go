@@ -24,8 +24,8 @@ import (
 	"github.com/tenurehq/tenure/server/service"
 )
 
-// A new token is shown once, with its hash for the file, and works; what cannot be a name
-// is refused.
+// A new credential is shown once, with its hash for the file, and works. An invalid name is
+// refused.
 func TestServeToken(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	if code := run(t.Context(), []string{"serve", "credential", "Node 1"}, environment(), strings.NewReader(""), &stdout, &stderr); code != cli.ExitUsage || stdout.Len() > 0 {
@@ -56,7 +56,7 @@ func makeToken(t *testing.T, args ...string) newCredential {
 	return made
 }
 
-// guardedServe starts a service that knows names by tokens, which it returns.
+// guardedServe starts a service with one credential for each name, and returns them.
 func guardedServe(t *testing.T, policy string, names ...string) (*serveProcess, map[string]string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -81,7 +81,7 @@ func guardedServe(t *testing.T, policy string, names ...string) (*serveProcess, 
 	return startServe(t, "--data-dir", filepath.Join(dir, "data"), "--credentials", filepath.Join(dir, "credentials.json"), "--policy", filepath.Join(dir, "policy.json")), tokens
 }
 
-// said is a line and when it came.
+// said is a line of output and its time.
 type said struct {
 	at   time.Time
 	text string
@@ -97,8 +97,8 @@ type script struct {
 	lines []said
 }
 
-// startScript runs a program of examples/api in a group of its own, so that what it
-// starts ends with the test.
+// startScript runs a program of examples/api in its own process group, so that its
+// descendants end with the test.
 func startScript(t *testing.T, env []string, program string, args ...string) *script {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", "..", "..", "examples", "api", program))
@@ -128,7 +128,7 @@ func startScript(t *testing.T, env []string, program string, args ...string) *sc
 		}
 	}()
 	t.Cleanup(func() {
-		// What it runs is in another group, and ends with it if it is asked to.
+		// Its command is in another process group, and ends with it on SIGTERM.
 		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGTERM)
 		select {
 		case <-s.done:
@@ -157,7 +157,7 @@ func (s *script) tail() string {
 	return b.String()
 }
 
-// last returns the last line that has every part.
+// last returns the last line that contains all parts.
 func (s *script) last(parts ...string) (said, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,12 +186,12 @@ func (s *script) exits() int {
 	return s.cmd.ProcessState.ExitCode()
 }
 
-// dialect is how one of the clients is started, and how it says things.
+// dialect is how to start one of the clients, and the form of its output.
 type dialect struct {
 	program, group string
 	long, short    []string // work for ever, and for a moment
-	works          string   // with a term
-	asked          int      // exit code when it was asked to give up
+	works          string   // its output while it leads with a term
+	asked          int      // exit code after a request to step down
 }
 
 func dialects() []dialect {
@@ -204,8 +204,8 @@ func dialects() []dialect {
 	}
 }
 
-// The clients of docs/api.md lead, stand in line, renew, give up when they are asked to,
-// stop in time when the service does not answer, resign, and watch.
+// The clients of docs/api.md lead, wait, renew, step down on request, stop in time when the
+// service does not answer, resign, and watch.
 func TestClientsOfTheDocs(t *testing.T) {
 	all := dialects()
 	p, tokens := guardedServe(t, `{"roles":{"node":[{"prefix":"by-","verbs":["campaign","observe"]}],"operator":[{"prefix":"","verbs":["step-down","observe"]}]},
@@ -239,8 +239,8 @@ func TestClientsOfTheDocs(t *testing.T) {
 		}
 		second[i].says(works(d, 2))
 	}
-	// Nobody answers any more: whoever leads stops before its TTL, counted from the last
-	// renewal that was answered, is over.
+	// Nobody answers any more: the leader stops before its TTL has passed since its last answered
+	// renewal.
 	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -281,8 +281,8 @@ func TestClientsOfTheDocs(t *testing.T) {
 	}
 }
 
-// The clients of docs/api.md obey a request to transfer: the node that it names leads next,
-// past one that has waited for longer.
+// The clients of docs/api.md obey a transfer: the named node leads next, before one that has
+// waited longer.
 func TestClientsObeyTransfer(t *testing.T) {
 	p := startServe(t, "--data-dir", filepath.Join(t.TempDir(), "data"))
 	for _, d := range dialects() {
@@ -315,7 +315,7 @@ func TestClientsObeyTransfer(t *testing.T) {
 	}
 }
 
-// askAs makes a call in somebody's name.
+// askAs makes a call with a credential.
 func askAs(t *testing.T, p *serveProcess, token, method, path string, h http.Header, in, out any) int {
 	t.Helper()
 	body := io.Reader(http.NoBody)

@@ -13,8 +13,8 @@ import (
 	"github.com/tenurehq/tenure/server/service"
 )
 
-// A policy makes a group, whichever way it was laid down: what was set straight on the
-// engine is in the service's list, and what was set through the service in the engine's.
+// A policy creates a group: one that was set directly on the engine is in the service's list,
+// and one that was set through the service is in the engine's.
 func TestDeclaredAreListed(t *testing.T) {
 	engine := etcdURL(enginetest.Cluster(t, 1).Members[0].Addr())
 	s := startServe(t, "--store="+engine)

@@ -14,9 +14,9 @@ import (
 	"github.com/tenurehq/tenure/server/service"
 )
 
-// On a disk whose syncs fail, a transfer is never reported as done unless the successor
-// leads when the service is started again. The process ends by itself, with the cause, and
-// its data directory can be used as soon as it has.
+// On a disk whose syncs fail, a transfer is never reported as done unless the successor leads
+// after the service was restarted. The process ends by itself with the cause, and its data
+// directory can be used afterwards.
 func TestServeFailingDisk(t *testing.T) {
 	for _, force := range []bool{false, true} {
 		t.Run(fmt.Sprintf("force %v", force), func(t *testing.T) {

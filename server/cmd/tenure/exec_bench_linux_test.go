@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// What exec costs, as it is built for users: the command runs at most 30 ms after the win
-// (the 95th of 100), and wrapper and keeper together take at most 60 MB. TENURE_BENCH_EXEC
-// says in how many rounds, on a machine that does nothing else.
+// The cost of exec, as built for users: the command starts at most 30 ms after the election
+// (95th percentile), and wrapper and keeper together use at most 60 MB. TENURE_BENCH_EXEC
+// sets the number of rounds, on an idle machine.
 func TestExecCost(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("TENURE_BENCH_EXEC"))
 	if rounds < 1 {
@@ -45,8 +45,8 @@ func TestExecCost(t *testing.T) {
 	line("exec: wrapper and keeper together, PSS, largest", sizes[len(sizes)-1], 60, "MB")
 }
 
-// execCost runs exec once. The token file is first written when the term begins; the
-// command, a bash, says when it began and what that file's time is.
+// execCost runs exec once. The fencing file is first written when the term begins. The
+// command, a bash, prints its start time and the time of that file.
 func execCost(t *testing.T, program, store, group string) (startMS, sizeMB float64) {
 	t.Helper()
 	dir := t.TempDir()
@@ -76,7 +76,7 @@ func execCost(t *testing.T, program, store, group string) (startMS, sizeMB float
 	return 1000 * (began - won), sizeMB
 }
 
-// pss is the share of memory that a process has, in MB.
+// pss is the proportional share of memory of a process, in MB.
 func pss(t *testing.T, pid int) float64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))

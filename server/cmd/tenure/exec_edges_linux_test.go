@@ -18,7 +18,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Each does what its comment says.
+// Each subtest checks the claim in the comment of its function.
 func TestExecEdges(t *testing.T) {
 	e := newExecRig(t)
 	t.Run("no restart", e.noRestart)
@@ -53,7 +53,7 @@ func (e *execRig) priority(t *testing.T) {
 	}
 }
 
-// one starts a command that is one process, and waits until it has written its number down.
+// one starts a command that is one process, and waits until it has written its pid.
 func (e *execRig) one(t *testing.T, group string, flags []string, script string) (*wrapped, int) {
 	t.Helper()
 	w := execute(t, etcdURL(e.engine.Members[0].Addr()), group, flags, "bash", "-c", script)
@@ -63,7 +63,7 @@ func (e *execRig) one(t *testing.T, group string, flags []string, script string)
 
 const announce = `echo "$TENURE_FENCING_FILE" > $DIR/where; echo $BASHPID >> $DIR/beats; `
 
-// Who was asked to end does not run the command again, though leadership was lost after.
+// After a signal to stop, the command is not restarted, even if leadership is lost later.
 func (e *execRig) noRestart(t *testing.T) {
 	t.Parallel()
 	w, pid := e.one(t, "no-restart", []string{"--restart=on-lost"}, `trap 'touch $DIR/term' TERM; `+announce+`while :; do read -rt 1 <> <(:); done`)
@@ -77,7 +77,7 @@ func (e *execRig) noRestart(t *testing.T) {
 	}
 }
 
-// The second signal kills also when the keeper stands still, and is the end of it.
+// The second signal kills the command even if the keeper hangs, and exec ends.
 func (e *execRig) forcedPastKeeper(t *testing.T) {
 	t.Parallel()
 	w, pid := e.one(t, "forced", []string{"--restart=on-lost", "--ttl=20s"}, `trap 'touch $DIR/term' TERM; `+announce+`while :; do read -rt 1 <> <(:); done`)
@@ -90,7 +90,7 @@ func (e *execRig) forcedPastKeeper(t *testing.T) {
 	}
 }
 
-// The code of a command that ended by itself is its own, though the wrapper was paused then
+// If the command ended by itself, exec has its exit code, even if the wrapper was paused then
 // and until after the deadline.
 func (e *execRig) endedWhilePaused(t *testing.T) {
 	t.Parallel()
@@ -112,7 +112,7 @@ func (e *execRig) endedWhilePaused(t *testing.T) {
 	}
 }
 
-// A command that was stopped hears a signal that asks it to end, and that its term is over.
+// A stopped command gets signals to end, and the SIGTERM at the end of its term.
 func (e *execRig) stoppedCommand(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"signal", "closed link"} {
@@ -131,7 +131,7 @@ func (e *execRig) stoppedCommand(t *testing.T) {
 	}
 }
 
-// A command whose input is a file can still ask at the terminal.
+// A command whose input is a file can still use the terminal.
 func (e *execRig) terminalAside(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -145,7 +145,7 @@ func (e *execRig) terminalAside(t *testing.T) {
 	cmd.Env = append(os.Environ(), mainEnv+"=1", "DIR="+dir)
 	var log child.Buffer
 	cmd.Stderr = &log
-	// Descriptor 3 is the terminal, for it to be the controlling one: no stream is.
+	// Descriptor 3 is the terminal, so that it becomes the controlling one: no standard stream is a terminal.
 	cmd.ExtraFiles = []*os.File{its}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 3}
 	if err := cmd.Start(); err != nil {
@@ -189,8 +189,8 @@ func (e *execRig) terminalAside(t *testing.T) {
 	}
 }
 
-// The command gets every file that its caller has opened for it; and it runs to its end
-// though nobody reads what is said about it, with SIGPIPE as it was.
+// The command inherits every file that its caller has opened for it, and the default action
+// of SIGPIPE. It runs to its end even if nobody reads exec's messages.
 func (e *execRig) files(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -228,7 +228,7 @@ func (e *execRig) files(t *testing.T) {
 	}
 }
 
-// A wrapper that is killed while it stands in line leaves no file behind.
+// A wrapper that is killed while it waits leaves no file behind.
 func (e *execRig) killedInLine(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -260,7 +260,7 @@ func (e *execRig) killedInLine(t *testing.T) {
 	until(t, "nothing is left", func() bool { return left() == 0 })
 }
 
-// asleep: none of its threads runs.
+// asleep reports that none of its threads runs.
 func asleep(pid int) bool {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	return !slices.ContainsFunc(tasks, func(task string) bool {
@@ -269,7 +269,7 @@ func asleep(pid int) bool {
 	})
 }
 
-// A candidate that is not elected because of a cordon gets the cause.
+// A candidate that is not elected because of a cordon prints the cause.
 func (e *execRig) refused(t *testing.T) {
 	t.Parallel()
 	addr := etcdURL(e.engine.Members[0].Addr())

@@ -15,7 +15,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// report is what the command of a round writes to: files that compare tokens.
+// report has the sinks that the command of a round writes to.
 type report struct {
 	path string
 	dir  *filefence.Dir
@@ -38,15 +38,15 @@ func (r *report) write(ctx context.Context, s fence.Stamp, text string) error {
 	return r.dir.WriteFile(ctx, s, reportFile, []byte(text), 0o600)
 }
 
-// stamp is what a process of the tree puts on its writes, now or when it is long over.
+// stamp is the stamp on writes of the command, during and after its term.
 func (w *wrapped) stamp() fence.Stamp {
 	w.promised()
 	return fence.Stamp{Deployment: w.deployment, Group: w.group, Token: w.token, Session: w.session}
 }
 
-// refusedLater: what the command could write while it led is refused when the next leader
-// was there, by an error that names both tokens, and nothing is left of it. It returns
-// whether it was.
+// refusedLater checks that a write with the command's token is refused after the next leader
+// has sealed, with an error that names both tokens, and has no effect. It returns whether it
+// was refused.
 func (e *execRig) refusedLater(t *testing.T, w *wrapped, r *report) bool {
 	t.Helper()
 	next := e.succeed(t, w.group)
@@ -70,8 +70,7 @@ func (e *execRig) refusedLater(t *testing.T, w *wrapped, r *report) bool {
 	return false
 }
 
-// succeed takes the group as soon as it is vacant, and returns what the next leader's
-// writes carry.
+// succeed takes the group as soon as it is vacant, and returns the stamp of the next leader.
 func (e *execRig) succeed(t *testing.T, group string) fence.Stamp {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), execWait)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestHeadless is a program for other tests: it ends its first thread, and then writes its
-// number down every 20 ms from another, deaf to SIGTERM.
+// TestHeadless is a program for other tests: its first thread exits, and another thread then
+// writes the pid every 20 ms and ignores SIGTERM.
 func TestHeadless(t *testing.T) {
 	if os.Getenv("HEADLESS") == "" {
 		t.Skip("for other tests")
@@ -25,10 +25,10 @@ func TestHeadless(t *testing.T) {
 	ended := make(chan struct{})
 	for {
 		go func() {
-			runtime.LockOSThread() // and never unlocks: the next gets another thread
+			runtime.LockOSThread() // never unlocked: the next goroutine gets another thread
 			if syscall.Gettid() == os.Getpid() {
 				close(ended)
-				_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // this thread's end
+				_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // ends this thread only
 			}
 			select {}
 		}()

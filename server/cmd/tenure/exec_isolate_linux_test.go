@@ -33,7 +33,7 @@ func below(pid int) []int {
 	return all
 }
 
-// sleeping reports whether all processes have become what the script starts.
+// sleeping reports whether all processes have executed what the script starts.
 func sleeping(pids []int) bool {
 	for _, pid := range pids {
 		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(name) != "sleep\n" {
@@ -81,7 +81,7 @@ func TestExecIsolated(t *testing.T) {
 	}
 }
 
-// An isolated command has its own process numbers, exit code, input and signals.
+// An isolated command has its own pid numbers, exit code, input and signals.
 func TestExecIsolatedRuns(t *testing.T) {
 	needNamespaces(t)
 	e := newExecRig(t)

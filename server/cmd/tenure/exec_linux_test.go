@@ -24,9 +24,9 @@ import (
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
-// stubborn is a command that does everything to survive: three processes that ignore
-// SIGTERM, one of them re-parented and in a session of its own. Each writes its number down
-// every 20 ms, without starting a process for it.
+// stubborn is a command that is hard to stop: three processes that ignore SIGTERM, one of
+// them re-parented and in a session of its own. Each writes its pid every 20 ms, without
+// starting another process.
 const stubborn = `
 trap '' TERM
 echo "$TENURE_FENCING_FILE" > "$DIR/where"
@@ -37,18 +37,18 @@ export -f beat
 beat
 `
 
-// headless is one more: in a session of its own, with its first thread gone, so that it
-// looks like a zombie. TestHeadless is what it runs.
+// headless adds a process in a session of its own whose first thread has exited, so that it
+// looks like a zombie. It runs TestHeadless.
 const headless = `( HEADLESS=1 TENURE_TEST_MAIN= setsid "$SELF" -test.run='^TestHeadless$' < /dev/null > /dev/null 2>&1 & )` + stubborn
 
 const (
 	execTTL   = 3 * time.Second
 	execGrace = 300 * time.Millisecond
-	// execWait bounds everything that is waited for: machines that run all tests are slow.
+	// execWait bounds all waits. It is long, because a machine that runs all tests is slow.
 	execWait = 60 * time.Second
 )
 
-// wrapped is one exec, and what the test sees of it.
+// wrapped is a running exec, seen from the test.
 type wrapped struct {
 	*exec.Cmd
 	t      *testing.T
@@ -57,13 +57,13 @@ type wrapped struct {
 	stderr child.Buffer
 	exited chan struct{}
 
-	// As the token file says.
+	// From the fencing file.
 	token      fence.Token
 	deployment string
 	session    string
 }
 
-// execute starts the program with a command that finds DIR in its environment.
+// execute starts exec with a command that has DIR in its environment.
 func execute(t *testing.T, store, group string, flags []string, command ...string) *wrapped {
 	t.Helper()
 	self, err := os.Executable()
@@ -103,7 +103,7 @@ func (w *wrapped) code() int {
 	return w.ProcessState.ExitCode()
 }
 
-// until waits for something to become true.
+// until waits until a condition holds.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for began := time.Now(); !is(); time.Sleep(5 * time.Millisecond) {
@@ -113,7 +113,7 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// pids are the processes that have written themselves down.
+// pids returns the processes that have written their pids.
 func (w *wrapped) pids() []int {
 	text, _ := os.ReadFile(filepath.Join(w.dir, "beats"))
 	seen := map[int]bool{}
@@ -127,7 +127,7 @@ func (w *wrapped) pids() []int {
 	return pids
 }
 
-// kids are the children of a process.
+// kids returns the children of a process.
 func kids(pid int) []int {
 	var pids []int
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
@@ -142,8 +142,8 @@ func kids(pid int) []int {
 	return pids
 }
 
-// running: not gone and not a zombie; one that was stopped counts, and one that only lacks
-// its first thread.
+// running reports whether a process is neither gone nor a zombie. A stopped process is
+// running, and so is one without its first thread.
 func running(pid int) bool {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, task := range tasks {
@@ -156,8 +156,8 @@ func running(pid int) bool {
 	return false
 }
 
-// acting: it can still do something. One that was stopped, or has a SIGKILL that it was not
-// given the time to die of, cannot.
+// acting reports whether a process can still do something. A stopped process cannot, nor can
+// one with a pending SIGKILL.
 func acting(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil || !running(pid) {
@@ -180,7 +180,7 @@ func acting(pid int) bool {
 	return true
 }
 
-// promised reads the deadline from the token file; 0 when there is none.
+// promised reads the deadline from the fencing file; 0: there is none.
 func (w *wrapped) promised() clock.Instant {
 	where, _ := os.ReadFile(filepath.Join(w.dir, "where"))
 	text, _ := os.ReadFile(strings.TrimSpace(string(where)))
@@ -202,9 +202,8 @@ func (w *wrapped) promised() clock.Instant {
 	return deadline
 }
 
-// outlived watches the tree to its end, and returns by how much the longest-lived of it
-// outlived the last deadline that was promised, on a clock that no process of the tree can
-// hold up.
+// outlived waits for the end of the process tree, and returns by how much it outlived the
+// last deadline, on a clock that no process of the tree can delay.
 func (w *wrapped) outlived(pids []int) time.Duration {
 	w.t.Helper()
 	deadline := w.promised()
@@ -232,15 +231,15 @@ func (w *wrapped) outlived(pids []int) time.Duration {
 	}
 }
 
-// fault is a way to lose leadership, or to lose those who watch over it.
+// fault is a way to lose leadership, or one of the processes that supervise it.
 type fault struct {
 	name    string
 	inject  func(t *testing.T, e *execRig, w *wrapped, pids []int)
 	restore func(w *wrapped)
-	code    int // of the wrapper; -1: a signal
-	// forced: the group is vacant before anybody is told, as when a session is closed.
+	code    int // exit code of the wrapper; -1: a signal
+	// forced: the group is vacant before the leader knows, as when its session is closed.
 	forced bool
-	// early: it ends long before the deadline of the longer TTL that it is given.
+	// early: it ends long before the deadline of the longer TTL that it gets.
 	early bool
 	says  string
 }
@@ -292,7 +291,7 @@ func faults() []fault {
 	}
 }
 
-// execRig is an engine, with a proxy for each group before it.
+// execRig is an engine with a proxy for each group.
 type execRig struct {
 	engine  *enginetest.Engine
 	store   *etcd.Store
@@ -318,17 +317,17 @@ func (e *execRig) proxy(group string) *enginetest.Proxy {
 	return e.proxies[group]
 }
 
-// stubbornly starts the stubborn command in a group of its own and waits until all of it
-// runs.
+// stubbornly starts the stubborn command in its own group and waits until all its processes
+// run.
 func (e *execRig) stubbornly(t *testing.T, group string) (*wrapped, []int) {
 	t.Helper()
 	return e.begin(t, group, stubborn, 3)
 }
 
-// begin is stubbornly with a script of as many processes.
+// begin is stubbornly with another script and number of processes.
 func (e *execRig) begin(t *testing.T, group, script string, processes int, flags ...string) (*wrapped, []int) {
 	t.Helper()
-	e.mu.Lock() // one at a time looks for a free port
+	e.mu.Lock() // only one at a time looks for a free port
 	p := enginetest.NewProxy(t, e.engine.Members[0].Addr())
 	e.proxies[group] = p
 	e.mu.Unlock()
@@ -341,9 +340,9 @@ func (e *execRig) begin(t *testing.T, group, script string, processes int, flags
 	return w, pids
 }
 
-// execRounds is how often each fault is tried; with a number given the deadline is
-// taken to the letter, otherwise (on a machine that runs other tests too, where a process
-// may not get to run for a while) only that the engine has not let go.
+// execRounds is how often each fault is tried. With TENURE_ROUNDS the deadline is checked
+// strictly. Otherwise, on a machine that runs other tests too and may delay a process, the
+// test only checks that the engine has not expired the session.
 func execRounds(t *testing.T) (rounds int, strict bool) {
 	s := os.Getenv("TENURE_ROUNDS")
 	if s == "" {
@@ -356,11 +355,11 @@ func execRounds(t *testing.T) (rounds int, strict bool) {
 	return n, true
 }
 
-// Whatever happens to the wrapper, its keeper, its way to the engine, its session or the
-// command, no process of the tree runs past the deadline, nor when the group is vacant (or
-// vacant is what it was made by force); the exit code says what happened; and a write with
-// its token is refused by what the next leader has written to.
-// TENURE_ROUNDS says how often, and -parallel 10 how many at a time.
+// Whatever happens to the wrapper, its keeper, its connection to the engine, its session or
+// the command, no process of the command runs after the deadline or while the group is vacant
+// (unless it was made vacant by force). The exit code shows what happened, and the sinks of
+// the next leader refuse a write with the old token. TENURE_ROUNDS sets the number of rounds,
+// -parallel 10 the concurrency.
 func TestExecStops(t *testing.T) {
 	rounds, strict := execRounds(t)
 	e := newExecRig(t)
@@ -418,12 +417,12 @@ func (e *execRig) round(t *testing.T, m fault, group string, strict bool) (late 
 	if code := w.code(); code != m.code || !strings.Contains(w.stderr.String(), m.says) {
 		t.Errorf("%s: exit code %d, want %d and %q\n%s", m.name, code, m.code, m.says, &w.stderr)
 	}
-	watching.Wait() // it looks for the vacancy that the next leader ends
+	watching.Wait() // it waits for the vacancy that the next leader ends
 	return late, e.refusedLater(t, w, r)
 }
 
-// pester stops the tree and lets it go on, until it is gone: each time the keeper has
-// something to tell a wrapper that does not listen.
+// pester stops and resumes the processes until they are gone, so that the keeper sends many
+// messages to a wrapper that does not read.
 func pester(t *testing.T, pids []int) {
 	var pestering sync.WaitGroup
 	pestering.Go(func() {
@@ -439,7 +438,7 @@ func pester(t *testing.T, pids []int) {
 	t.Cleanup(pestering.Wait)
 }
 
-// vacantMeansEmpty: when the engine first says that the group is vacant, nothing runs.
+// vacantMeansEmpty checks that no process runs when the engine first reports the group as vacant.
 func (e *execRig) vacantMeansEmpty(ctx context.Context, t *testing.T, group string, pids []int) {
 	for ctx.Err() == nil {
 		v, err := e.store.Read(ctx, group)
@@ -456,8 +455,8 @@ func (e *execRig) vacantMeansEmpty(ctx context.Context, t *testing.T, group stri
 	t.Errorf("%s was never vacant: %v", group, ctx.Err())
 }
 
-// An engine that is gone ends every term in time, and what the command could write before
-// is refused from its successor on.
+// If the engine is gone, every term ends in time, and sinks refuse the command's token after
+// its successor has sealed.
 func TestExecEngineGone(t *testing.T) {
 	rounds, strict := execRounds(t)
 	e := newExecRig(t)

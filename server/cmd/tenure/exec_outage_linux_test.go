@@ -14,8 +14,8 @@ import (
 
 // While the service is down, an exec that waits prints at most five lines. When the service
 // is back, it is elected within two seconds, also if it was started during the outage.
-// TENURE_OUTAGE sets the length of the outage; the two seconds are checked only then, on a
-// machine that does nothing else.
+// TENURE_OUTAGE sets the length of the outage; only then, on an idle machine, are the two
+// seconds checked.
 func TestExecOutage(t *testing.T) {
 	outage, strict := 2*time.Second, false
 	if s := os.Getenv("TENURE_OUTAGE"); s != "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Each does what its comment says.
+// Each subtest checks the claim in the comment of its function.
 func TestExec(t *testing.T) {
 	e := newExecRig(t)
 	t.Run("runs", e.runs)
@@ -25,8 +25,8 @@ func TestExec(t *testing.T) {
 	t.Run("terminal", e.terminal)
 }
 
-// The command's exit code is ours, it runs without a shell, with its input, its output and
-// the term in its environment; what it leaves behind is stopped before the group is free.
+// exec has the command's exit code. The command runs without a shell, with its input, its output and the term in its
+// environment. Processes that it leaves behind are stopped before the group is released.
 func (e *execRig) runs(t *testing.T) {
 	t.Parallel()
 	addr := etcdURL(e.engine.Members[0].Addr())
@@ -62,8 +62,8 @@ func (e *execRig) runs(t *testing.T) {
 	}
 }
 
-// Signals reach the command; the second that asks for an end kills it, and whoever waits
-// in line just leaves.
+// Signals reach the command. The second one that asks for an end kills it. An exec that waits
+// for leadership just ends.
 func (e *execRig) signals(t *testing.T) {
 	t.Parallel()
 	addr := etcdURL(e.engine.Members[0].Addr())
@@ -94,7 +94,7 @@ func (e *execRig) signals(t *testing.T) {
 	}
 }
 
-// Who does not want to wait, or not for that long, ends with 124 and says who leads.
+// With --no-wait, or at the end of --wait, exec ends with 124 and names the leader.
 func (e *execRig) notElected(t *testing.T) {
 	t.Parallel()
 	addr := etcdURL(e.engine.Members[0].Addr())
@@ -112,8 +112,8 @@ func (e *execRig) notElected(t *testing.T) {
 	_ = w.Process.Kill()
 }
 
-// An operator who asks the leader to step down gets the group when the command has
-// stopped; with --restart=on-lost it stands in line again.
+// A step-down frees the group after the command has stopped. With --restart=on-lost exec
+// campaigns again.
 func (e *execRig) stepDown(t *testing.T) {
 	t.Parallel()
 	addr := etcdURL(e.engine.Members[0].Addr())
@@ -147,8 +147,8 @@ func (e *execRig) stepDown(t *testing.T) {
 	}
 }
 
-// A migration that is killed half way is taken over by one who waits; the others, waiting
-// or late, see it done and end well without running anything.
+// A migration that is killed half way is taken over by a waiting exec. The others, waiting or
+// late, find it done and end with 0 without running it.
 func (e *execRig) once(t *testing.T) {
 	t.Parallel()
 	addr := etcdURL(e.engine.Members[0].Addr())
@@ -186,7 +186,7 @@ func (e *execRig) once(t *testing.T) {
 	}
 }
 
-// It runs against a service as well.
+// exec works with a service as well.
 func (e *execRig) service(t *testing.T) {
 	t.Parallel()
 	s := startServe(t, "--store="+etcdURL(e.engine.Members[0].Addr()))

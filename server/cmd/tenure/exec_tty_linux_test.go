@@ -13,8 +13,8 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// At a terminal the command is in its foreground: it reads what is typed, Ctrl-C is for it
-// alone, and after Ctrl-Z the shell has its terminal back and fg lets it go on.
+// At a terminal the command is in the foreground: it reads the input, only it gets Ctrl-C,
+// and after Ctrl-Z the shell gets the terminal back and fg resumes the command.
 func (e *execRig) terminal(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -51,7 +51,7 @@ func (e *execRig) terminal(t *testing.T) {
 		_ = ours.Close()
 	}()
 	seen := 0
-	// shows waits for something after what was seen before.
+	// shows waits for output after what was seen before.
 	shows := func(what string) {
 		t.Helper()
 		until(t, fmt.Sprintf("the terminal shows %q", what), func() bool {
@@ -89,7 +89,7 @@ func (e *execRig) terminal(t *testing.T) {
 	shows("\ncode-0")
 }
 
-// darkens waits until nobody has a terminal open any more, whose reader then ends.
+// darkens waits until no process has the terminal open; then its reader ends.
 func darkens(t *testing.T, read <-chan struct{}) {
 	t.Helper()
 	select {
@@ -99,7 +99,7 @@ func darkens(t *testing.T, read <-chan struct{}) {
 	}
 }
 
-// pty opens a terminal: what is written to ours is typed at its.
+// pty opens a terminal: input that is written to ours is read from its.
 func pty(t *testing.T) (ours, its *os.File) {
 	t.Helper()
 	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)

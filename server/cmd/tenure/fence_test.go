@@ -13,8 +13,8 @@ import (
 	"github.com/tenurehq/tenure/server/cli"
 )
 
-// An operator sees a mark, moves it up past what the sink would refuse, only when
-// that was confirmed, and never down; on every kind of sink alike.
+// An operator can read a mark and raise it past the slip rule, only after a confirmation, and
+// never lower it, on every kind of sink.
 func TestFenceAdvance(t *testing.T) {
 	migrated := func(t *testing.T, driver, dsn string, d sqlfence.Dialect) {
 		t.Helper()
@@ -75,7 +75,7 @@ func TestFenceAdvance(t *testing.T) {
 	}
 }
 
-// A sink that is not there is said to be so, and not made.
+// A missing sink is an error, and is not created.
 func TestFenceNowhere(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, at := range []string{"", "ftp://x", "file:" + missing, "sqlite:" + missing, "http://127.0.0.1:1"} {

@@ -22,9 +22,8 @@ import (
 // floodEnv is how long the flood lasts, such as 5m.
 const floodEnv = "TENURE_FLOOD"
 
-// 300 connections that campaign in a loop, for new groups and for groups that are led, with
-// and without waiting, cost none of 20 leaders its lease of 3 s, and the leaders can resign
-// meanwhile.
+// 300 connections campaign in a loop, for new groups and for led ones, with and without
+// waiting. None of 20 leaders loses its lease of 3 s, and they can resign meanwhile.
 func TestFlood(t *testing.T) {
 	lasts := 6 * time.Second
 	if s := os.Getenv(floodEnv); s != "" {
@@ -65,7 +64,7 @@ func TestFlood(t *testing.T) {
 			for over.Err() == nil {
 				time.Sleep(ttl / 3)
 				now := time.Now()
-				// A leader whose renewal fails sends it again until its lease is over.
+				// A leader retries a failed renewal until its lease is over.
 				status, err := c.post(group+"/renew", time.Second, renew, &service.Renewed{})
 				for status != 200 && status != 409 && time.Since(sent) < ttl {
 					time.Sleep(50 * time.Millisecond)

@@ -79,10 +79,10 @@ func (l *link) cut() {
 	}
 }
 
-// candidacy is a process that campaigns as node-1 for ever.
+// candidacy is a process that campaigns as node-1 repeatedly.
 type candidacy struct {
 	pid    int
-	tokens func() []string // with which its work ran
+	tokens func() []string // the tokens that its work had
 	link   *link
 }
 
@@ -98,9 +98,9 @@ func tokensIn(text string) []string {
 	return all
 }
 
-// Two processes with one node id never work with the same token, while the first one runs,
-// is paused or is cut off: over HTTP, with exec over the service, and with exec on the
-// engine itself.
+// Two processes with one node id never work with the same token, while the first one runs, is
+// paused or is cut off: over HTTP, with exec over the service, and with exec directly on the
+// engine.
 func TestTwoProcessesOneNodeID(t *testing.T) {
 	engine := enginetest.Cluster(t, 1).Members[0].Addr()
 	p := startServe(t, "--store", etcdURL(engine))

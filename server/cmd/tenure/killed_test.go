@@ -19,14 +19,14 @@ import (
 	"github.com/tenurehq/tenure/server/service"
 )
 
-// grant is a term as the node knows it that was given it.
+// grant is a term, seen from the node that has it.
 type grant struct {
 	node, handle string
-	until        time.Time // it believes; zero: no longer
+	until        time.Time // until when it believes that it leads; zero: no longer
 }
 
-// witness is told what nodes, watchers and histories see of one group, and says what
-// cannot be.
+// witness records what nodes, watchers and histories see of one group, and reports
+// contradictions.
 type witness struct {
 	t     *testing.T
 	group string
@@ -34,20 +34,20 @@ type witness struct {
 	mu      sync.Mutex
 	highest fence.Token
 	grants  map[fence.Token]*grant
-	history map[fence.Token]string // who held it
-	told    map[string]int         // by a watcher
-	holders map[fence.Token]string // as the watcher was told
+	history map[fence.Token]string // the holder of each token
+	told    map[string]int         // events of the watcher
+	holders map[fence.Token]string // holders in the events of the watcher
 }
 
-// seen is the highest token that anybody was given.
+// seen is the highest token that any node got.
 func (w *witness) seen() fence.Token {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.highest
 }
 
-// granted hears of a term that a node was given, in answer to a call that was sent when
-// the highest token was another.
+// granted records a term that a node got, in answer to a call that was sent when the highest
+// token was another.
 func (w *witness) granted(node string, l service.Leading, sent time.Time, before fence.Token) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,15 +68,15 @@ func (w *witness) granted(node string, l service.Leading, sent time.Time, before
 	w.grants[l.Term] = &grant{node: node, handle: l.Handle, until: sent.Add(time.Duration(l.HeldMS+l.TTLMS) * time.Millisecond)}
 }
 
-// believes sets until when a node believes to lead.
+// believes sets until when a node believes that it leads.
 func (w *witness) believes(term fence.Token, until time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.grants[term].until = until
 }
 
-// reads takes a page of the history: it must go down in steps of one, and agree with what
-// was read before.
+// reads takes a page of the history: its tokens must fall in steps of one and agree with
+// earlier pages.
 func (w *witness) reads(h service.History) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,8 +103,8 @@ func (w *witness) hears(e feed.Event) {
 	}
 }
 
-// complete compares, when all is over, the three of them: up to the last token nothing is
-// missing anywhere, and they agree.
+// complete compares nodes, watcher and history at the end: up to the last token none may miss
+// a term, and they must agree.
 func (w *witness) complete(last fence.Token) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,17 +125,17 @@ func (w *witness) complete(last fence.Token) {
 	}
 }
 
-// hasTold reports whether the watcher was told that a term began.
+// hasTold reports whether the watcher got the beginning of a term.
 func (w *witness) hasTold(token fence.Token) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.told[fmt.Sprint("led", token)] > 0
 }
 
-// bases are the instances, tried in any order.
+// bases are the URLs of the instances, tried in any order.
 type bases []string
 
-// call asks one instance after the other until one has an answer of its own.
+// call calls one instance after the other until one has a definite answer.
 func (b bases) call(ctx context.Context, method, path string, in, out any) int {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -168,8 +168,8 @@ func (b bases) call(ctx context.Context, method, path string, in, out any) int {
 
 const killedTTL = 2 * time.Second
 
-// stand is the life of a node: it campaigns, renews for a while, counting its TTL from
-// when it sent the call, and resigns, or just stops.
+// stand runs a node: it campaigns, renews for a while, counting its TTL from when it sent the
+// call, and resigns or just stops.
 func (b bases) stand(ctx context.Context, node string, groups []*witness) {
 	instance := crand.Text()
 	for ctx.Err() == nil {
@@ -189,7 +189,7 @@ func (b bases) stand(ctx context.Context, node string, groups []*witness) {
 	}
 }
 
-// hold renews for a while, and reports whether it still leads.
+// hold renews for a while, and reports whether the node still leads.
 func (b bases) hold(ctx context.Context, w *witness, node string, l service.Leading, until time.Time) bool {
 	for end := time.Now().Add(time.Duration(rand.IntN(1200)) * time.Millisecond); time.Now().Before(end); pause(ctx, 200*time.Millisecond) {
 		sent := time.Now()
@@ -218,7 +218,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// watch follows both groups through every interruption, at whichever instance answers.
+// watch watches both groups through every interruption, at any instance that answers.
 func (b bases) watch(ctx context.Context, t *testing.T, witnesses []*witness, begun chan<- struct{}) {
 	query, by := "?", make(map[string]*witness)
 	for _, w := range witnesses {
@@ -238,16 +238,16 @@ func (b bases) watch(ctx context.Context, t *testing.T, witnesses []*witness, be
 			if told++; told == len(witnesses) {
 				close(begun) // the snapshot is complete
 			}
-			return rand.IntN(20) > 0 // now and then it goes elsewhere by itself
+			return rand.IntN(20) > 0 // sometimes it goes to another instance by itself
 		})
 		pause(ctx, 20*time.Millisecond)
 	}
 }
 
 // Two instances of the service and their engine, each a process, are killed at random
-// instants, TENURE_ROUNDS times, while nodes campaign and renew: no token is given twice or
-// after a higher one, no two nodes believe at once, a watcher that resumes elsewhere is
-// told each change once, and the history misses none.
+// instants, TENURE_ROUNDS times, while nodes campaign and renew: no token is granted twice or
+// after a higher one, no two nodes believe at once, a watcher that resumes elsewhere gets
+// each change once, and the history is complete.
 func TestServiceAndEngineKilled(t *testing.T) {
 	e := enginetest.Cluster(t, 1)
 	store := "etcd://" + e.Members[0].Addr()
@@ -290,7 +290,7 @@ func TestServiceAndEngineKilled(t *testing.T) {
 	for range rounds(t, 3) {
 		pause(ctx, time.Duration(rand.IntN(800))*time.Millisecond)
 		which := rand.IntN(6)
-		if which >= 2 { // the engine: alone, or with one of them, or with all
+		if which >= 2 { // the engine: alone, with one instance, or with all
 			e.Members[0].Kill()
 			victims["engine"]++
 		}
@@ -310,7 +310,7 @@ func TestServiceAndEngineKilled(t *testing.T) {
 		for _, s := range dead {
 			s.launch(s.ready.Addr)
 		}
-		// Elections go on before the next kill.
+		// Wait for new elections before the next kill.
 		for _, w := range witnesses {
 			before := w.seen()
 			within(t, "somebody leads "+w.group, func() bool { return w.seen() > before })

@@ -11,7 +11,7 @@ import (
 	"github.com/tenurehq/tenure/server/cli"
 )
 
-// mainEnv makes the test binary the program.
+// mainEnv makes the test binary run as the program.
 const mainEnv = "TENURE_TEST_MAIN"
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func environment(kv ...string) func(string) (string, bool) {
 	}
 }
 
-// Wrong usage is 2, and says on standard error what is wrong.
+// Wrong usage has exit code 2 and an error on standard error.
 func TestExitCodes(t *testing.T) {
 	for _, tt := range []struct {
 		name string

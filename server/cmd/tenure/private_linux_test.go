@@ -22,12 +22,11 @@ import (
 	"github.com/tenurehq/tenure/server/service"
 )
 
-// `tenure serve` with its own engine listens on the address that it was told to and on no
-// other; another user can reach neither the engine's socket nor its data. It keeps the
-// terms of a data directory that was written while the engine had a TCP port, as every
-// engine had before.
+// `tenure serve` with its own engine listens only on the configured address. Another user can
+// reach neither the engine's socket nor its data. It keeps the terms of a data directory that
+// was written while the engine had a TCP port, as every engine had before.
 func TestServePrivate(t *testing.T) {
-	// Where another user can get at it, unlike a test's own directory.
+	// Another user can reach this directory, unlike a test's own.
 	public, err := os.MkdirTemp("", "tenure-")
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +68,7 @@ func TestServePrivate(t *testing.T) {
 	}
 }
 
-// stop is SIGTERM.
+// stop sends SIGTERM.
 func (p *serveProcess) stop() {
 	p.t.Helper()
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
@@ -153,7 +152,7 @@ func strangers(t *testing.T, data string) {
 	const nobody = 65534
 	found := make(chan string)
 	go func() {
-		// This thread alone becomes somebody else, and ends with the goroutine.
+		// Only this thread changes its user, and it ends with the goroutine.
 		runtime.LockOSThread()
 		if err := errors.Join(syscall.Setfsgid(nobody), syscall.Setfsuid(nobody)); err != nil {
 			found <- err.Error()

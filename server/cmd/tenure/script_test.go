@@ -32,8 +32,8 @@ import (
 // updateEnv rewrites the golden parts of the scripts.
 const updateEnv = "TENURE_UPDATE_SCRIPTS"
 
-// Commands, output formats, errors and exit codes are as in the scripts: those in both/
-// straight on a real engine and through a real service alike, the others once.
+// Commands, output formats, errors and exit codes are as in the scripts. Those in both/ run
+// directly on a real engine and through a real service, the others once.
 func TestScripts(t *testing.T) {
 	e, err := embeddedetcd.Start(t.Context(), embeddedetcd.Config{ClientURL: "127.0.0.1:0"})
 	if err != nil {
@@ -66,8 +66,8 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// stage is what one script plays on: a prefix of the engine, perhaps a service before it,
-// and the candidates that it starts.
+// stage is the environment of one script: a prefix of the engine, optionally a service, and
+// the candidates that it starts.
 type stage struct {
 	store  *etcd.Store
 	prefix string
@@ -120,8 +120,8 @@ func newStage(t *testing.T, env *testscript.Env, endpoints []string, run string,
 	return nil
 }
 
-// serve runs a service on the stage's prefix. Where a script brings a policy, it wants
-// tokens, and WATCHER has one of "watcher".
+// serve runs a service on the stage's prefix. If a script has a policy, the service requires
+// credentials, and WATCHER has that of "watcher".
 func (s *stage) serve(env *testscript.Env, at string) (string, error) {
 	args := []string{"serve", "--listen", "127.0.0.1:0", "--store", at, "--store-prefix", s.prefix}
 	if policy := filepath.Join(env.WorkDir, "policy.json"); exists(policy) {
@@ -175,7 +175,7 @@ func (s *stage) start(ts *testscript.TestScript, name string, stop func()) {
 	s.running[name] = stop
 }
 
-// stand NODE GROUP [PRIORITY] starts a candidate that obeys: a node of the library.
+// stand NODE GROUP [PRIORITY] starts a candidate that obeys requests: a node of the library.
 func doStand(ts *testscript.TestScript, _ bool, args []string) {
 	s := stageOf(ts)
 	priority := 0
@@ -215,7 +215,7 @@ func doStand(ts *testscript.TestScript, _ bool, args []string) {
 	})
 }
 
-// mute NODE GROUP... lets a node lead that never answers.
+// mute NODE GROUP... makes a node lead that never answers requests.
 func doMute(ts *testscript.TestScript, _ bool, args []string) {
 	s := stageOf(ts)
 	session, err := s.store.Open(s.ctx, tenure.Candidate{ID: args[0]}, time.Minute, store.OpenOptions{Scope: args[1:]})
@@ -233,7 +233,7 @@ func doMute(ts *testscript.TestScript, _ bool, args []string) {
 	})
 }
 
-// gone NODE ends a candidate in order.
+// gone NODE stops a candidate in order.
 func doGone(ts *testscript.TestScript, _ bool, args []string) {
 	s := stageOf(ts)
 	s.mu.Lock()
@@ -243,7 +243,7 @@ func doGone(ts *testscript.TestScript, _ bool, args []string) {
 	stop()
 }
 
-// follow ARGS... runs a command beside the script, and told N FILE waits for N lines of it.
+// follow ARGS... runs a command beside the script, and told N FILE waits for N lines of its output.
 func doFollow(ts *testscript.TestScript, _ bool, args []string) {
 	s := stageOf(ts)
 	s.told = &child.Buffer{}
@@ -282,8 +282,8 @@ func (s *stage) until(ts *testscript.TestScript, is func(context.Context) (bool,
 	}
 }
 
-// keys put KEY FILE, keys delete KEY and keys get KEY change what is stored, below the
-// prefix, behind everybody's back.
+// keys put KEY FILE, keys delete KEY and keys get KEY access stored values directly, below
+// the prefix.
 func doKeys(ts *testscript.TestScript, _ bool, args []string) {
 	s := stageOf(ts)
 	key := s.prefix + "/" + args[1]
@@ -307,7 +307,7 @@ func doKeys(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// scrub FROM TO copies text without what differs from run to run.
+// scrub FROM TO copies a text and replaces what differs from run to run.
 func doScrub(ts *testscript.TestScript, _ bool, args []string) {
 	text := ts.ReadFile(args[0])
 	for _, r := range []struct{ pattern, with string }{
@@ -327,7 +327,7 @@ func doScrub(ts *testscript.TestScript, _ bool, args []string) {
 	lines := strings.Split(text, "\n")
 	for i, l := range lines {
 		indent := len(l) - len(strings.TrimLeft(l, " "))
-		if !strings.HasPrefix(strings.TrimSpace(l), "\"") { // columns are as wide as what was in them
+		if !strings.HasPrefix(strings.TrimSpace(l), "\"") { // the width of columns depends on their content
 			lines[i] = l[:indent] + regexp.MustCompile(` {2,}`).ReplaceAllString(l[indent:], "  ")
 		}
 	}

@@ -81,7 +81,7 @@ func (p *serveProcess) launch(listen string) {
 		p.t.Fatal(err)
 	}
 	var said string
-	// Its port may be somebody else's for a moment.
+	// Another process may use the port for a moment.
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		p.Cmd = exec.Command(self, append([]string{"serve", "--listen", listen, "--until-eof"}, p.args...)...)
 		p.stderr = &child.Buffer{}
@@ -110,7 +110,7 @@ func (p *serveProcess) launch(listen string) {
 	p.t.Fatalf("it does not start: %s", said)
 }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (p *serveProcess) kill() {
 	_ = p.Process.Kill()
 	_ = p.Wait()
@@ -118,7 +118,7 @@ func (p *serveProcess) kill() {
 	p.Cmd = nil
 }
 
-// call returns the status, 0 if there was no answer, and reads the answer into a value.
+// call returns the status, or 0 without an answer, and decodes the answer.
 func (p *serveProcess) call(method, path string, in, out any) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -155,8 +155,8 @@ func (p *serveProcess) until(method, path string, in, out any) {
 	p.t.Fatalf("%s %s answers %d", method, path, status)
 }
 
-// follow reads a stream after the last id into a function until the stream ends or the
-// function has enough.
+// follow passes the events of a stream after the last id to f, until the stream ends or f
+// returns false.
 func follow(ctx context.Context, url, last string, f func(id string, kind feed.Kind, e feed.Event) bool) {
 	req, err := http.NewRequestWithContext(ctx, "GET", url, http.NoBody)
 	if err != nil {
@@ -189,8 +189,8 @@ func follow(ctx context.Context, url, last string, f func(id string, kind feed.K
 	}
 }
 
-// The embedded engine keeps terms over a stop and a restart, a second instance serves
-// beside it where it was given an address, and both stop in order.
+// The embedded engine keeps terms over a stop and a restart, a second instance can share it
+// if it has an address, and both stop in order.
 func TestServeEmbedded(t *testing.T) {
 	p := startServe(t, "--data-dir", filepath.Join(t.TempDir(), "data"), "--ttl", "3s", "--engine-listen", "127.0.0.1:0")
 	second := startServe(t, "--store", "etcd://"+strings.TrimPrefix(p.ready.Store[0], "http://"))
@@ -225,8 +225,8 @@ func TestServeEmbedded(t *testing.T) {
 	}
 }
 
-// An instance that is killed takes nothing with it: its leader renews at the other one,
-// and its watcher resumes there without missing anything.
+// If an instance is killed, its leader renews at the other one, and its watcher resumes there
+// without missing anything.
 func TestServeInstanceKilled(t *testing.T) {
 	e := enginetest.Cluster(t, 1)
 	store := "etcd://" + e.Members[0].Addr()
@@ -272,7 +272,7 @@ func rounds(t *testing.T, otherwise int) int {
 	return n
 }
 
-// journal is what a watcher was told through all interruptions.
+// journal records what a watcher got, through all interruptions.
 type journal struct {
 	mu    sync.Mutex
 	told  map[string]int
@@ -301,9 +301,9 @@ func (j *journal) place() string {
 	return j.last
 }
 
-// Service and engine are killed together at random instants, TENURE_ROUNDS times: no
-// token is given twice, the history has every term, and a watcher that reconnects is
-// told each change once.
+// Service and engine are killed together at random instants, TENURE_ROUNDS times: no token is
+// granted twice, the history has every term, and a watcher that reconnects gets each change
+// once.
 func TestServeKilled(t *testing.T) {
 	p := startServe(t, "--data-dir", filepath.Join(t.TempDir(), "data"))
 	addr := p.ready.Addr
@@ -348,7 +348,7 @@ func TestServeKilled(t *testing.T) {
 			highest = max(highest, uint64(l.Term))
 			var out service.Resigned
 			if p.call("POST", "/v1/groups/billing/resign", service.ResignRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}, &out) == 200 {
-				highest++ // this one must not come again
+				highest++ // this one must not be granted again
 			}
 		}
 		_ = p.Wait()

@@ -26,8 +26,7 @@ import (
 	"github.com/tenurehq/tenure/server/service"
 )
 
-// issue writes an authority, and a certificate of it for 127.0.0.1 as server and client,
-// with its key.
+// issue writes a CA and a certificate of it for 127.0.0.1 as server and client, with its key.
 func issue(t *testing.T, dir string) (ca, cert, key string) {
 	t.Helper()
 	put := func(name, kind string, der []byte) string {
@@ -67,7 +66,7 @@ func issue(t *testing.T, dir string) (ca, cert, key string) {
 	return put("ca.pem", "CERTIFICATE", caDER), put("leaf.pem", "CERTIFICATE", leafDER), put("leaf.key", "PRIVATE KEY", raw)
 }
 
-// secureEngine starts an engine that speaks TLS and wants certificates.
+// secureEngine starts an engine with TLS that requires certificates.
 func secureEngine(t *testing.T, dir, ca, cert, key string) (addr string) {
 	t.Helper()
 	cmd := exec.Command(enginetest.Program(t), "-data-dir", filepath.Join(dir, "data"), "-client", "https://127.0.0.1:0", "-cert", cert, "-key", key, "-ca", ca)
@@ -105,8 +104,8 @@ func secureEngine(t *testing.T, dir, ca, cert, key string) (addr string) {
 	return addr
 }
 
-// A service reaches its engine over TLS and shows it a certificate; without one, or with
-// an authority that did not sign the engine's, it does not begin.
+// A service connects to its engine over TLS with a certificate. Without one, or with a CA
+// that did not sign the engine's, it does not start.
 func TestServeSecureStore(t *testing.T) {
 	dir := t.TempDir()
 	ca, cert, key := issue(t, dir)

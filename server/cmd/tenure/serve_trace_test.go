@@ -15,7 +15,7 @@ import (
 	"github.com/tenurehq/tenure/server/service"
 )
 
-// spanSeen is what a collector was sent of a span.
+// spanSeen is a span as the collector got it.
 type spanSeen struct {
 	name, trace, parent string
 	attributes          map[string]string
@@ -60,8 +60,8 @@ func (c *receiver) find(name string) (spanSeen, bool) {
 	return spanSeen{}, false
 }
 
-// With an endpoint each request becomes a span below its caller's, with group, status and
-// the code of a refusal.
+// With an endpoint each request becomes a span below its caller's, with group, status and the
+// code of a refusal.
 func TestServeTraces(t *testing.T) {
 	c := &receiver{}
 	at := httptest.NewServer(c)

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/store/mem"
 )
 
-// A transfer that ended with another leader says so, and exits with 3.
+// A transfer that ended with another leader is reported as such, with exit code 3.
 func TestTransferEndedElsewhere(t *testing.T) {
 	st := mem.New(mem.Options{})
 	t.Cleanup(st.Close)
