@@ -172,8 +172,8 @@ func heal(c *check) {
 	}
 }
 
-// passBaton lets a lead and hand over, and keeps the work of a running. b must not begin before
-// that work has returned.
+// passBaton makes a lead and hand over while a's work still runs. b must not begin before that
+// work has returned.
 func passBaton(c *check, handOver func(*tenure.Term), reason error) {
 	a, b := c.start("a"), c.start("b")
 	var returned atomic.Bool
@@ -213,7 +213,7 @@ func transfer(c *check) {
 	a, b, d := c.start("a"), c.start("b"), c.start("c")
 	term := c.win(a)
 	waiting := c.campaign(b)
-	waiting.waits(c.Lease / 4) // so that b is first in line
+	waiting.waits(c.Lease / 4) // so that b is the first candidate
 	named := c.campaign(d)
 	c.transfer(term, "c")
 	c.ends(term, 0, tenure.ErrTransferred)

@@ -23,8 +23,8 @@ type testCase struct {
 	run      func(*check)
 }
 
-// check is one run of a case. It collects failures instead of reporting them, so
-// that the package's own tests can require an engine to fail.
+// check is one run of a case. It collects failures instead of reporting them, so that the
+// tests of this package can require an engine to fail.
 type check struct {
 	suite.Check
 	Engine
@@ -101,7 +101,7 @@ func (c *check) end(cancel context.CancelFunc) {
 	}
 }
 
-// candidate is a process and its name.
+// candidate is a process and its id.
 type candidate struct {
 	Process
 	id string
@@ -179,7 +179,7 @@ func (w *campaign) waits(d time.Duration) {
 	}
 }
 
-// refused requires the campaign to fail: work of an earlier term still runs.
+// refused requires the campaign to fail, because the work of an earlier term still runs.
 func (w *campaign) refused() {
 	select {
 	case <-w.done:
@@ -192,7 +192,7 @@ func (w *campaign) refused() {
 	}
 }
 
-// win campaigns and requires to lead.
+// win campaigns and requires that it leads.
 func (c *check) win(p *candidate) *tenure.Term { return c.campaign(p).wins(c.Failover) }
 
 func (c *check) resign(t *tenure.Term) {
@@ -210,7 +210,7 @@ func (c *check) returned(t *tenure.Term) {
 	_ = t.Resign(ctx)
 }
 
-// transfer hands over to a candidate that may not be in line yet.
+// transfer hands over to a candidate that may not have joined yet.
 func (c *check) transfer(t *tenure.Term, to string) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.Failover)
 	defer cancel()
@@ -233,8 +233,8 @@ func (c *check) leads(t *tenure.Term) {
 	}
 }
 
-// ends requires the term's context to end in time (0: to have ended), for one of
-// the reasons, and Check to say the same.
+// ends requires the term's context to end in time (0: to have ended), for one of the reasons,
+// and Check to return the same.
 func (c *check) ends(t *tenure.Term, within time.Duration, reasons ...error) {
 	if within > 0 {
 		select {
@@ -249,7 +249,7 @@ func (c *check) ends(t *tenure.Term, within time.Duration, reasons ...error) {
 	c.over(t, t.Check(), reasons...)
 }
 
-// over requires err to say that the term ended, for one of the reasons.
+// over requires that err says that the term ended, for one of the reasons.
 func (c *check) over(t *tenure.Term, err error, reasons ...error) {
 	var ended *tenure.EndedError
 	if !errors.As(err, &ended) || ended.Token != t.Token() || ended.Group != t.Group() {
@@ -264,7 +264,7 @@ func (c *check) over(t *tenure.Term, err error, reasons ...error) {
 	c.Errorf("token %d: %v, want one of %v", t.Token(), err, reasons)
 }
 
-// leading is a Lead that runs in the background.
+// leading is a Lead in the background.
 type leading struct {
 	c      *check
 	cancel context.CancelFunc

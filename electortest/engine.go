@@ -31,7 +31,7 @@ type Process interface {
 	Close(ctx context.Context) error
 }
 
-// Engine is what is tested.
+// Engine describes the engine under test.
 type Engine struct {
 	// Start starts a process that campaigns for a group as candidate id. The processes of
 	// one group share an engine. Each case has its own group, with candidates a, b and c at
@@ -44,7 +44,7 @@ type Engine struct {
 	Failover time.Duration
 	// Transfer says that the engine can transfer a term to a named candidate.
 	Transfer bool
-	// Parallel lets the cases run at the same time.
+	// Parallel: cases may run concurrently.
 	Parallel bool
 }
 

@@ -9,7 +9,7 @@ import (
 
 // The test of an engine's elector.
 func ExampleRun() {
-	// Starts a process that stands for the group, with ways to crash, pause and cut it off.
+	// start starts a process for the group that can be crashed, paused and cut off.
 	var start func(t *testing.T, group, id string) electortest.Process
 
 	_ = func(t *testing.T) { // func TestElector(t *testing.T)

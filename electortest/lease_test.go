@@ -14,7 +14,7 @@ import (
 	"github.com/tenurehq/tenure/tenuretest"
 )
 
-// process is a simulated one.
+// process is a simulated process.
 type process struct {
 	*tenuretest.Node
 	elector tenure.Elector
@@ -22,7 +22,7 @@ type process struct {
 
 func (p process) Elector() tenure.Elector { return p.elector }
 
-// ttl stands a machine that is busy with other tests.
+// ttl is long enough for a machine that is busy with other tests.
 const ttl = time.Second
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
 	if !chosen {
-		_ = flag.Set("test.parallel", "8") // they wait more than they work
+		_ = flag.Set("test.parallel", "8") // they mostly wait
 	}
 	os.Exit(m.Run())
 }
@@ -58,14 +58,14 @@ func leaseEngine(st store.Store) Engine {
 	}
 }
 
-// Package lease keeps the contract.
+// Package lease passes the tests.
 func TestLease(t *testing.T) {
 	store := mem.New(mem.Options{})
 	t.Cleanup(store.Close)
 	Run(t, leaseEngine(store))
 }
 
-// An engine that is described wrongly is refused before anything runs.
+// An invalid Engine is refused before anything runs.
 func TestEngineValidate(t *testing.T) {
 	store := mem.New(mem.Options{})
 	defer store.Close()

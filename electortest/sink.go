@@ -30,7 +30,7 @@ type sealer func(context.Context, fence.Stamp) error
 
 func (f sealer) Seal(ctx context.Context, s fence.Stamp) error { return f(ctx, s) }
 
-// silent keeps Lead's warnings out of the output.
+// silent discards Lead's warnings.
 func silent() tenure.Option { return tenure.WithLog(slog.New(slog.DiscardHandler)) }
 
 // logbook collects the log of Lead.

@@ -18,8 +18,7 @@ import (
 	"github.com/tenurehq/tenure/store/mem"
 )
 
-// twisted is an elector that passes on what an honest one does, except for what
-// its fields replace.
+// twisted is an elector that behaves like a correct one, except for what its fields replace.
 type twisted struct {
 	tenure.Elector
 	stands func(ctx context.Context, candidate string) error
@@ -29,9 +28,9 @@ type twisted struct {
 	leaders   func(context.Context, tenure.Elector) iter.Seq2[tenure.Leader, error]
 	token     func(fence.Token) fence.Token
 	remaining func(honest *tenure.Term) func() time.Duration
-	ended     func(honest *tenure.Term)                                       // the holder has ended its term
-	expired   func(end func(error) bool, cause error)                         // the engine has
-	begun     func(end func(error) bool)                                      // the term was handed out
+	ended     func(honest *tenure.Term)                                       // the leader has ended its term
+	expired   func(end func(error) bool, cause error)                         // the engine has ended the term
+	begun     func(end func(error) bool)                                      // the term was granted
 	successor func(context.Context, string) error                             // instead of stands
 	release   func(ctx context.Context, honest *tenure.Term, to string) error // work has returned
 }
@@ -123,7 +122,7 @@ func (c countdown) Now() clock.Instant { return clock.Instant(-c()) }
 
 func (countdown) NewTimer() clock.Timer { panic("nobody sets a timer on a countdown") }
 
-// twist makes an engine of honest processes with twisted electors.
+// twist returns an engine of correct processes with twisted electors.
 func twist(st store.Store, how func(*twisted)) Engine {
 	e := leaseEngine(st)
 	start := e.Start
@@ -143,8 +142,8 @@ func twist(st store.Store, how func(*twisted)) Engine {
 	return e
 }
 
-// wrong are electors that each break the contract in one way, and the cases that
-// must notice, with what they say.
+// wrong lists electors that each break the contract in one way, and the cases that must
+// report it, with part of the error.
 var wrong = []struct {
 	name   string
 	how    func(*twisted)
@@ -190,7 +189,7 @@ var wrong = []struct {
 				if r := honest.Remaining(); r > 0 {
 					return r
 				}
-				return ttl // until it is told
+				return ttl // until the session ends
 			}
 		}
 		e.expired = func(end func(error) bool, cause error) { time.AfterFunc(ttl, func() { end(cause) }) }
@@ -362,7 +361,7 @@ var wrong = []struct {
 	}, map[string]string{"leaders": "was not told of the term with token"}},
 }
 
-// nobody is the grant of a term that nobody granted.
+// nobody is the grant of a term that was never granted.
 type nobody struct{}
 
 func (nobody) Ended(error)                                {}
@@ -379,8 +378,8 @@ func find(t *testing.T, name string) testCase {
 	return cases[i]
 }
 
-// catch runs a case against an engine that breaks it, and requires it to say so. As in
-// examine, a machine that stood still proves nothing.
+// catch runs a case against an engine that breaks it, and requires an error. As in examine, a
+// run on a paused machine proves nothing.
 func catch(t *testing.T, e Engine, name, says string) {
 	t.Helper()
 	for range attempts {
@@ -399,7 +398,7 @@ func catch(t *testing.T, e Engine, name, says string) {
 	t.Errorf("could not tell in the case %q: the machine stood still %d times", name, attempts)
 }
 
-// Every wrong elector is caught, by every case that is there for it.
+// Every wrong elector is caught by every case that should catch it.
 func TestWrong(t *testing.T) {
 	for _, w := range wrong {
 		for name, says := range w.caught {
@@ -413,12 +412,12 @@ func TestWrong(t *testing.T) {
 	}
 }
 
-// deaf is a process that does not end when it is told to.
+// deaf is a process that does not stop when it is closed.
 type deaf struct{ Process }
 
 func (deaf) Close(context.Context) error { return nil }
 
-// A process that says it is closed and is not is caught.
+// A process that claims to be closed but is not is caught.
 func TestDeaf(t *testing.T) {
 	store := mem.New(mem.Options{})
 	defer store.Close()
@@ -436,15 +435,15 @@ func TestDeaf(t *testing.T) {
 	}
 }
 
-// What they are caught for is their twist and not the twisting: without one they
-// pass everything.
+// Twisted electors without a replacement pass all cases, so wrong ones are caught for their
+// mistake only.
 func TestTwistedNot(t *testing.T) {
 	store := mem.New(mem.Options{})
 	t.Cleanup(store.Close)
 	Run(t, twist(store, func(*twisted) {}))
 }
 
-// Every case has a name of its own, a claim, and somebody who breaks it.
+// Every case has a unique name, a claim, and an elector that breaks it.
 func TestCases(t *testing.T) {
 	for i, tc := range cases {
 		if tc.name == "" || tc.claim == "" || tc.run == nil {

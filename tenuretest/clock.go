@@ -6,15 +6,15 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// bubbleClock runs on package time, which is virtual inside a bubble.
-// clock.System would read the machine's.
+// bubbleClock runs on package time, which is virtual inside a bubble. clock.System would read
+// the machine's clock.
 type bubbleClock struct{ origin time.Time }
 
 func (c bubbleClock) Now() clock.Instant { return clock.Instant(time.Since(c.origin)) + 1 }
 
 func (c bubbleClock) NewTimer() clock.Timer { return clock.NewRuntimeTimer(c) }
 
-// nodeClock tells the time as ever, but wakes nobody while its node is paused.
+// nodeClock shows the time, but its timers do not fire while its node is paused.
 type nodeClock struct {
 	clock.Clock
 	gate *gate

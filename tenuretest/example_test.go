@@ -11,8 +11,8 @@ import (
 	"github.com/tenurehq/tenure/tenuretest"
 )
 
-// A leader that was paused between its check and its write is refused by the
-// sink. The comment of the package shows this test.
+// A leader that was paused between its check and its write is refused by the sink. The
+// package comment shows this test.
 func TestZombie(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a, b := k.Node("a"), k.Node("b")
@@ -33,8 +33,7 @@ func TestZombie(t *testing.T) {
 	})
 }
 
-// counter is a service as a user would write it: the leader counts, and writes
-// what it counted.
+// counter is a service as a user would write it: the leader counts, and writes its count.
 type counter struct{ sink tenuretest.Sink }
 
 func (c *counter) work(ctx context.Context, term *tenure.Term) error {
@@ -53,8 +52,8 @@ func (c *counter) work(ctx context.Context, term *tenure.Term) error {
 	}
 }
 
-// A service goes on when its leader crashes: by another process, with a larger
-// token, and with nothing written in between.
+// A service continues when its leader crashes: another process leads with a larger token, and
+// nothing is written in between.
 func TestServiceGoesOn(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		var service counter

@@ -13,7 +13,7 @@ var (
 	errSilent  = errors.New("tenuretest: the store has been silent for too long: the node is cut off from it")
 )
 
-// fault is what is wrong with a node.
+// fault has the faults of a node.
 type fault struct{ paused, cut, dead bool }
 
 func (f fault) String() string {
@@ -29,8 +29,7 @@ func (f fault) String() string {
 	}
 }
 
-// gate is where everything stops that a faulty node would send, hear or be woken
-// by.
+// gate blocks everything that a faulty node would send, receive or be woken by.
 type gate struct {
 	mu      sync.Mutex
 	fault   fault
@@ -53,9 +52,8 @@ func (g *gate) read() (fault, <-chan struct{}) {
 	return g.fault, g.changed
 }
 
-// pass waits until the node can send or hear something again, or ctx ends. With
-// frozen, a pause holds the end of ctx back too: a process that does not run
-// notices no deadline.
+// pass waits until the node can send or receive again, or ctx ends. With frozen, a pause also
+// delays the end of ctx: a process that does not run notices no deadline.
 func (g *gate) pass(ctx context.Context, frozen bool) error {
 	for {
 		f, changed := g.read()
@@ -77,8 +75,7 @@ func (g *gate) pass(ctx context.Context, frozen bool) error {
 	}
 }
 
-// awake waits until the node is not paused, and reports false if stop comes
-// first.
+// awake waits until the node is not paused, and returns false if stop comes first.
 func (g *gate) awake(stop <-chan struct{}) bool {
 	for {
 		f, changed := g.read()
@@ -93,8 +90,8 @@ func (g *gate) awake(stop <-chan struct{}) bool {
 	}
 }
 
-// severed returns errSilent when the node has been cut off for so long, and
-// errCrashed when it has crashed: what ends a stream that nothing comes through.
+// severed returns errSilent when the node has been cut off for that long, and errCrashed when
+// it has crashed. It ends streams that receive nothing.
 func (g *gate) severed(ctx context.Context, patience time.Duration) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/store/mem"
 )
 
-// Kit is one store and the nodes that stand around it, on virtual time.
+// Kit is one store and its nodes, on virtual time.
 type Kit struct {
 	t      *testing.T
 	store  *mem.Store
@@ -30,18 +30,16 @@ type Kit struct {
 	nodes []*Node
 }
 
-// Run runs f on virtual time: it stands still while anything of the test is busy
-// and leaps to the next timer when everything waits, the test's own goroutines
-// included. So eight seconds of failover take no time, and there is nothing to
-// poll or to sleep for.
+// Run runs f on virtual time: time stands still while any goroutine of the test is busy, and
+// jumps to the next timer when all of them wait. So eight seconds of failover take no time,
+// and the test need not poll or sleep.
 //
-// Each change is applied to the configuration of every node. When f has returned
-// and the context of t has ended, everything that the kit started is closed; a
-// goroutine of the test that is still there a virtual minute later fails it, with
-// its stack.
+// Each change is applied to the configuration of every node. When f has returned and the
+// context of t has ended, everything that the kit started is closed. A goroutine of the test
+// that still runs a virtual minute later fails the test, with its stack.
 //
-// Nodes beat for ever: a test that waits for what never comes ends with the
-// timeout of go test, so give a wait that may fail a context with a deadline.
+// Nodes send keep-alives for ever, so a test that waits for something that never comes ends
+// with the timeout of go test. Give such a wait a context with a deadline.
 //
 // The rules of testing/synctest apply: no network, no processes, and inside f
 // neither t.Run nor t.Parallel.
@@ -69,11 +67,11 @@ func newLog(t *testing.T, level slog.Leveler) *slog.Logger {
 	}}))
 }
 
-// patience is how long, on virtual time, work gets to return at the end.
+// patience is how long, on virtual time, work may take to return at the end.
 const patience = time.Minute
 
-// close ends everything. A fault that is still there would hold it up. What is
-// said while the curtain falls would only bury what was said before.
+// close stops everything. It first ends all faults, which would delay it, and stops logging,
+// so that earlier messages stay visible.
 func (k *Kit) close() {
 	k.level.Set(slog.LevelError + 1)
 	k.mu.Lock()
@@ -95,9 +93,9 @@ func (k *Kit) close() {
 	k.Advance(patience)
 }
 
-// Node starts a process: candidate id, standing for every group, with the timing
-// of lease.Default unless a change says otherwise. It is closed with the kit. A
-// configuration that is refused fails the test.
+// Node starts a process: a candidate for every group, with the timing of lease.Default unless
+// a change says otherwise. It is closed with the kit. An invalid configuration fails the
+// test.
 func (k *Kit) Node(id string, change ...func(*lease.Config)) *Node {
 	k.t.Helper()
 	cfg := lease.Config{
@@ -120,27 +118,26 @@ func (k *Kit) Node(id string, change ...func(*lease.Config)) *Node {
 	return n
 }
 
-// WithTiming is a change of the timing; what is zero is derived from the TTL.
+// WithTiming sets the timing; zero fields are derived from the TTL.
 func WithTiming(t lease.Timing) func(*lease.Config) {
 	return func(c *lease.Config) { c.Timing = t }
 }
 
-// Advance lets d pass and everything settle that it set off.
+// Advance advances the time by d and then settles.
 func (k *Kit) Advance(d time.Duration) {
 	time.Sleep(d)
 	k.Settle()
 }
 
-// Settle waits until everything waits: for a timer, for a fault to be mended, or
-// for the test. No time passes.
+// Settle returns when every goroutine waits: for a timer, for the end of a fault, or for the
+// test. No time passes.
 func (k *Kit) Settle() {
 	k.turn <- struct{}{}
 	synctest.Wait()
 	<-k.turn
 }
 
-// Leader reads who leads a group, from the store itself: no fault of a node
-// stands in between.
+// Leader reads who leads a group directly from the store, so no fault of a node affects it.
 func (k *Kit) Leader(group string) tenure.Leader {
 	k.t.Helper()
 	v, err := k.store.Read(context.Background(), group)
@@ -150,10 +147,10 @@ func (k *Kit) Leader(group string) tenure.Leader {
 	return v.Leader()
 }
 
-// Store returns the store that the nodes share: to ask a leader to step down, to
-// look at the history, to restore a backup.
+// Store returns the store that the nodes share: to ask a leader to step down, to read the
+// history, to restore a backup.
 func (k *Kit) Store() *mem.Store { return k.store }
 
-// Log returns a log for the service under test. It goes where t.Log goes, with
-// the virtual time since the start.
+// Log returns a log for the service under test. It writes to t.Log, with the virtual time
+// since the start.
 func (k *Kit) Log() *slog.Logger { return k.log }

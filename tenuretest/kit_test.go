@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/tenuretest"
 )
 
-// win campaigns and requires to lead.
+// win campaigns and requires that it leads.
 func win(t *testing.T, n *tenuretest.Node) *tenure.Term {
 	t.Helper()
 	term, err := n.Elector("g").Campaign(t.Context())
@@ -26,7 +26,7 @@ func win(t *testing.T, n *tenuretest.Node) *tenure.Term {
 	return term
 }
 
-// want requires the store to say that a leads, or that nobody does since a.
+// want requires that the store shows a as the leader, or as the last one.
 func want(t *testing.T, k *tenuretest.Kit, state tenure.State) {
 	t.Helper()
 	if l := k.Leader("g"); l.State != state || l.Candidate.ID != "a" {
@@ -34,7 +34,7 @@ func want(t *testing.T, k *tenuretest.Kit, state tenure.State) {
 	}
 }
 
-// cause requires the term to be over, for that reason.
+// cause requires that the term has ended for that reason.
 func cause(t *testing.T, term *tenure.Term, reason error) {
 	t.Helper()
 	select {
@@ -49,8 +49,8 @@ func cause(t *testing.T, term *tenure.Term, reason error) {
 
 var timing = lease.Default()
 
-// The time that passes in a bubble is the nodes' and the store's: a term lasts
-// while it is kept alive, for days in no time.
+// Nodes and store use the bubble's time: a term lasts while it is kept alive, for virtual
+// days in no real time.
 func TestTimeIsVirtual(t *testing.T) {
 	outside := time.Now()
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
@@ -70,7 +70,7 @@ func TestTimeIsVirtual(t *testing.T) {
 	}
 }
 
-// A change is made to the configuration it is meant for: of all nodes, or of one.
+// A change applies to the configurations it is meant for: of all nodes, or of one.
 func TestChange(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a := win(t, k.Node("a"))
@@ -88,8 +88,8 @@ func TestChange(t *testing.T) {
 	}, tenuretest.WithTiming(lease.Timing{TTL: 4 * time.Second}))
 }
 
-// A paused node hears and sends nothing, its term's context stays, and the clock
-// says that the term is over. When it resumes it finds out.
+// A paused node receives and sends nothing, its term's context does not end, and Check says
+// that the term is over. It notices when it resumes.
 func TestPause(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a := k.Node("a")
@@ -109,7 +109,7 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// Check reads the clock in a pause, before anything else wakes up.
+// Check reads the clock during a pause, before anything else resumes.
 func TestPauseCheck(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a := k.Node("a")
@@ -122,8 +122,8 @@ func TestPauseCheck(t *testing.T) {
 	})
 }
 
-// A paused node notices no deadline: a call that it is asked to make in the pause
-// does not fail before it resumes.
+// A paused node notices no deadline: a call that it makes during the pause does not fail
+// before it resumes.
 func TestPauseHoldsDeadlines(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a := k.Node("a")
@@ -146,7 +146,7 @@ func TestPauseHoldsDeadlines(t *testing.T) {
 	})
 }
 
-// A pause that trust outlasts changes nothing.
+// A pause that is shorter than trust changes nothing.
 func TestShortPause(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a := k.Node("a")
@@ -164,7 +164,7 @@ func TestShortPause(t *testing.T) {
 	})
 }
 
-// A candidate that is paused while it waits wins nothing before it resumes.
+// A waiting candidate that is paused wins nothing before it resumes.
 func TestPausedCandidate(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a, b := k.Node("a"), k.Node("b")
@@ -188,8 +188,8 @@ func TestPausedCandidate(t *testing.T) {
 	})
 }
 
-// A node that is cut off believes until its trust ends and not longer, the store
-// gives its group away after that, and when healed it can lead again.
+// A node that is cut off believes until its trust ends and not longer. After that the store
+// grants its group to another, and once healed the node can lead again.
 func TestPartition(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a, b := k.Node("a"), k.Node("b")
@@ -204,7 +204,7 @@ func TestPartition(t *testing.T) {
 		want(t, k, tenure.Led)
 		k.Advance(1)
 		cause(t, old, tenure.ErrExpired)
-		want(t, k, tenure.Led) // by its session, which has not run out
+		want(t, k, tenure.Led) // its session has not expired
 		next := win(t, b)
 		if d := time.Since(opened); d != timing.TTL {
 			t.Errorf("b leads after %v, want the TTL: no keep-alive of a has come through", d)
@@ -226,8 +226,8 @@ func TestPartition(t *testing.T) {
 	})
 }
 
-// What is read through a node that is cut off is unknown: Leader says so at its
-// deadline, Leaders after a while, and goes on when the node is healed.
+// Reads through a node that is cut off are unknown: Leader returns that at its deadline,
+// Leaders after a while, and both work again when the node is healed.
 func TestBlind(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a, b := k.Node("a"), k.Node("b")
@@ -263,7 +263,7 @@ func TestBlind(t *testing.T) {
 	})
 }
 
-// Whoever reads through a paused node is not frozen with it.
+// A caller that reads through a paused node is not frozen with it.
 func TestReadThroughPause(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a := k.Node("a")
@@ -283,8 +283,8 @@ func TestReadThroughPause(t *testing.T) {
 	})
 }
 
-// Expire ends the session at the store. The node learns it from its watch, and a
-// paused one not at all.
+// Expire ends the session at the store. The node learns that from its watch; a paused one
+// does not.
 func TestExpire(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a := k.Node("a")
@@ -307,7 +307,7 @@ func TestExpire(t *testing.T) {
 	})
 }
 
-// A node without a session cannot lose it: the test is told.
+// A node without a session cannot lose it: Expire panics.
 func TestExpireNothing(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		defer func() {
@@ -319,8 +319,8 @@ func TestExpireNothing(t *testing.T) {
 	})
 }
 
-// A crashed node says nothing to the store: its group is its own until the TTL
-// is over, to the nanosecond. Here its terms end and its campaigns fail.
+// A crashed node sends nothing to the store: it holds its group until the TTL is over, to the
+// nanosecond. In the process its terms end and its campaigns fail.
 func TestCrash(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		if _, err := k.Node("b").Elector("h").Campaign(t.Context()); err != nil {
@@ -340,7 +340,7 @@ func TestCrash(t *testing.T) {
 			for l := range a.Elector("g").Leaders(t.Context()) {
 				select {
 				case seen <- l:
-				default: // two are enough
+				default: // two events are enough
 				}
 			}
 		}()
@@ -372,8 +372,8 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// A crash is no farewell: the sessions of nodes that had nothing to lose stay in
-// line until they expire, too.
+// A crash closes nothing: the sessions of nodes that led nothing stay candidates until they
+// expire, too.
 func TestCrashSaysNothing(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		win(t, k.Node("a"))
@@ -406,7 +406,7 @@ func TestCrashSaysNothing(t *testing.T) {
 	})
 }
 
-// Goroutines of the test get time to end after its context has.
+// Goroutines of the test have time to end after its context has.
 func TestTimeToEnd(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, _ *tenuretest.Kit) {
 		go func() {
@@ -416,7 +416,7 @@ func TestTimeToEnd(t *testing.T) {
 	})
 }
 
-// A kit that is left with its faults set ends all the same.
+// A kit that is left with its faults set can be closed.
 func TestLeftInTrouble(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		win(t, k.Node("a"))
@@ -431,8 +431,8 @@ func TestLeftInTrouble(t *testing.T) {
 	})
 }
 
-// A node that crashes in a pause or a partition is gone like any other, and one
-// that was started again under its name leads.
+// A node that crashes in a pause or a partition is gone like any other, and a new one with
+// the same id can lead.
 func TestCrashInTrouble(t *testing.T) {
 	for name, trouble := range map[string]func(*tenuretest.Node){
 		"paused":  (*tenuretest.Node).Pause,
@@ -444,7 +444,7 @@ func TestCrashInTrouble(t *testing.T) {
 				old := win(t, a)
 				k.Advance(timing.Beat)
 				trouble(a)
-				k.Advance(timing.Beat + timing.Beat/2) // a keep-alive hangs
+				k.Advance(timing.Beat + timing.Beat/2) // a keep-alive is pending
 				a.Crash()
 				if next := win(t, k.Node("a")); next.Token() <= old.Token() {
 					t.Errorf("token %d after %d", next.Token(), old.Token())
@@ -454,7 +454,7 @@ func TestCrashInTrouble(t *testing.T) {
 	}
 }
 
-// The sink applies the rule and remembers what it did.
+// The sink applies the rule and records the writes.
 func TestSink(t *testing.T) {
 	stamp := func(token fence.Token) fence.Stamp {
 		return fence.Stamp{Deployment: "d", Group: "g", Token: token}
@@ -511,8 +511,8 @@ func TestSink(t *testing.T) {
 	}
 }
 
-// A goroutine that is left over, and a node that cannot be, fail the test. They
-// would fail this one too, so it runs them in a process of their own.
+// A leaked goroutine and an invalid node fail the test. They would fail this one too, so it
+// runs them in a separate process.
 func TestRunFails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
@@ -558,7 +558,7 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// The example in the comment of the package is the test that runs.
+// The example in the package comment is the test that runs.
 func TestDocExample(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {

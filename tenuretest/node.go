@@ -10,10 +10,9 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Node is one process among the candidates, with everything that can go wrong
-// with a process: a lease.Node with a clock and a road to the store of its own.
-// Its methods are safe for concurrent use, and those that set a fault or mend it
-// do nothing when it is so already.
+// Node is one candidate process with all faults that a process can have: a lease.Node with
+// its own clock and its own connection to the store. Its methods are safe for concurrent use.
+// Setting or healing a fault twice does nothing.
 type Node struct {
 	id   string
 	node *lease.Node
@@ -21,9 +20,8 @@ type Node struct {
 	road *road
 }
 
-// NewNode starts a node on any store and on the time of cfg.Clock. A test that
-// runs on virtual time uses Kit.Node; this one is for real time. Close or Crash
-// it when done.
+// NewNode starts a node on any store, with the time of cfg.Clock. It is for tests on real
+// time; a test on virtual time uses Kit.Node. Close or Crash it at the end.
 func NewNode(st store.Store, cfg lease.Config) (*Node, error) {
 	n := &Node{id: cfg.Candidate.ID, gate: newGate()}
 	if cfg.Clock == nil {
@@ -42,11 +40,11 @@ func NewNode(st store.Store, cfg lease.Config) (*Node, error) {
 	return n, nil
 }
 
-// ID returns the candidate's name.
+// ID returns the candidate's id.
 func (n *Node) ID() string { return n.id }
 
-// Elector returns the node's elector for a group. A group that the node cannot
-// stand for is a mistake in the test: it panics.
+// Elector returns the node's elector for a group. It panics if the node cannot be a candidate
+// of the group, because that is a mistake in the test.
 func (n *Node) Elector(group string) tenure.Elector {
 	e, err := n.node.Elector(group)
 	if err != nil {
@@ -55,10 +53,10 @@ func (n *Node) Elector(group string) tenure.Elector {
 	return e
 }
 
-// Expire ends the node's session at the store, as if its TTL had run out. The
-// node is not told: it finds out by its watch or its next beat, or not at all
-// while it is paused or cut off. A node that has no session, because nothing of
-// it campaigns yet, is a mistake in the test: it panics.
+// Expire ends the node's session at the store, as if its TTL had passed. The node finds out
+// from its watch or its next keep-alive, or not at all while it is paused or cut off. Expire
+// panics if the node has no session because it has not campaigned yet: that is a mistake in
+// the test.
 func (n *Node) Expire() {
 	had, err := n.road.expire(context.Background())
 	switch {
@@ -69,33 +67,30 @@ func (n *Node) Expire() {
 	}
 }
 
-// Partition cuts the node off from the store, both ways: calls get no answer
-// before their deadline, watches fall silent and break after a while. The node
-// itself runs on.
+// Partition cuts the node off from the store in both directions: calls get no answer before
+// their deadline, and watches receive nothing and break after a while. The node itself still
+// runs.
 func (n *Node) Partition() { n.gate.set(func(f *fault) { f.cut = true }) }
 
 // Heal ends a partition.
 func (n *Node) Heal() { n.gate.set(func(f *fault) { f.cut = false }) }
 
-// Pause freezes the node as a stop signal or a long garbage collection would:
-// its timers do not fire and what the store says is not heard, while time goes
-// on. The test plays the part of the work that runs on or wakes up first:
-// Term.Check still reads the clock, and a term whose context has not ended yet
-// may be long over. That is a zombie.
+// Pause freezes the node as a stop signal or a long garbage collection would: its timers do
+// not fire and it receives nothing from the store, while time goes on. The goroutines of the
+// test act as work that continues or resumes first: Term.Check still reads the clock, and a
+// term whose context has not ended may be over for a long time. Such a leader is a zombie.
 //
-// What the test asks of the node in the meantime (to campaign, to resign) is
-// taken note of, but reaches the store after Resume only. Such a question wakes
-// the node for a moment, in which it ends what has run out; so does its Health
-// check, if it has one.
+// A call to the node during the pause (to campaign, to resign) is recorded, but reaches the
+// store only after Resume. Such a call wakes the node for a moment, in which it ends expired
+// terms; so does its Health check, if it has one.
 func (n *Node) Pause() { n.gate.set(func(f *fault) { f.paused = true }) }
 
-// Resume ends a pause: everything that was due in it happens now.
+// Resume ends a pause: everything that became due during it happens now.
 func (n *Node) Resume() { n.gate.set(func(f *fault) { f.paused = false }) }
 
-// Crash ends the node without a word to the store: what it led stays its own
-// until its session expires. Goroutines cannot be killed, so its terms end and
-// its campaigns fail with lease.ErrClosed for work to return. A process that is
-// started again is a new Node.
+// Crash ends the node without any call to the store: it holds its groups until its session
+// expires. Goroutines cannot be killed, so its terms end and its campaigns fail with
+// lease.ErrClosed, so that work can return. A restarted process is a new Node.
 func (n *Node) Crash() {
 	n.gate.set(func(f *fault) { f.dead = true })
 	ctx, cancel := context.WithCancel(context.Background())
@@ -104,6 +99,6 @@ func (n *Node) Crash() {
 	_ = n.node.Close(ctx)
 }
 
-// Close ends the node in order, as lease.Node.Close does. A paused node has to
-// be resumed for it.
+// Close stops the node in order, as lease.Node.Close does. A paused node must be resumed
+// first.
 func (n *Node) Close(ctx context.Context) error { return n.node.Close(ctx) }

@@ -14,8 +14,8 @@ import (
 
 var _ store.Store = (*road)(nil)
 
-// road is one node's way to the store, through its gate. It embeds no Store: a
-// method that is added to the contract must not bypass the gate.
+// road is one node's connection to the store, through its gate. It embeds no Store, so that a
+// method that is added to the contract cannot bypass the gate.
 type road struct {
 	store    store.Store
 	gate     *gate
@@ -25,14 +25,14 @@ type road struct {
 	sessions []store.SessionID // opened and not closed
 }
 
-// Who waits for a call decides whether a pause holds its deadline back: the node
-// itself is frozen, but a test that reads through a paused node must not be.
+// The caller of a call decides whether a pause delays its deadline: the node itself is
+// frozen, but a test that reads through a paused node is not.
 const (
 	theNode = true
 	anyone  = false
 )
 
-// travel makes a call: the request goes through the gate, and so does the answer.
+// travel makes a call: request and answer both pass the gate.
 func travel[T any](ctx context.Context, r *road, frozen bool, f func() (T, error)) (T, error) {
 	var zero T
 	if err := r.gate.pass(ctx, frozen); err != nil {
@@ -122,8 +122,8 @@ func (r *road) Read(ctx context.Context, group string) (store.View, error) {
 	return travel(ctx, r, anyone, func() (store.View, error) { return r.store.Read(ctx, group) })
 }
 
-// Watch falls silent in a partition and breaks when that lasts; what it brings
-// in a pause waits for its end.
+// Watch receives nothing in a partition and breaks if that lasts. Updates that arrive during
+// a pause wait for its end.
 func (r *road) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
 	return func(yield func(store.Update, error) bool) {
 		wctx, sever := context.WithCancelCause(ctx)

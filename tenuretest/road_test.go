@@ -24,8 +24,8 @@ func (s slowStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Durati
 	return session, err
 }
 
-// open calls through a road whose gate is in trouble from before the answer is
-// given, at 1 s, until 10 s; the call has 5 s.
+// open makes a call of 5 s through a connection whose gate has a fault until 10 s; the fault
+// begins before the answer, which comes at 1 s.
 func open(t *testing.T, trouble func(*fault)) (took time.Duration, sessions int, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -49,9 +49,9 @@ func open(t *testing.T, trouble func(*fault)) (took time.Duration, sessions int,
 	return took, sessions, err
 }
 
-// What the store has done is not undone by a fault that comes before its answer:
-// in a partition the answer is lost at the deadline and the outcome unknown, in a
-// pause it is heard afterwards, and a crashed node hears nothing.
+// A fault before the answer does not undo what the store has done: in a partition the answer
+// is lost at the deadline and the outcome is unknown, in a pause it arrives afterwards, and a
+// crashed node gets nothing.
 func TestAnswerInTrouble(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -77,7 +77,7 @@ func TestAnswerInTrouble(t *testing.T) {
 	}
 }
 
-// Every way to the store leads through the gate: nothing gets past a crash.
+// Every call to the store passes the gate: none gets past a crash.
 func TestNothingBypassesTheGate(t *testing.T) {
 	st := mem.New(mem.Options{})
 	defer st.Close()

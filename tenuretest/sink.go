@@ -10,9 +10,9 @@ import (
 
 var _ fence.Sealer = (*Sink)(nil)
 
-// Sink is a fenced sink in memory that remembers what it was asked to write, and
-// by whom. Its zero value has seen nobody. One Sink belongs to one group. Its
-// methods are safe for concurrent use.
+// Sink is a fenced sink in memory that records what it was asked to write, and by whom. The
+// zero value has seen no stamp. One Sink belongs to one group. Its methods are safe for
+// concurrent use.
 type Sink struct {
 	mu      sync.Mutex
 	mark    fence.Mark
@@ -21,14 +21,14 @@ type Sink struct {
 	refused []Write
 }
 
-// Write is a write that a Sink was asked for.
+// Write is a write that a Sink was asked to make.
 type Write struct {
 	Stamp fence.Stamp
 	Value any
 	Err   error // why it was refused
 }
 
-// Write writes value, unless a newer leader was here: the check and the write
+// Write writes value, unless a newer leader has written or sealed. The check and the write
 // are one step.
 func (s *Sink) Write(ctx context.Context, stamp fence.Stamp, value any) error {
 	s.mu.Lock()
@@ -43,7 +43,7 @@ func (s *Sink) Write(ctx context.Context, stamp fence.Stamp, value any) error {
 	return nil
 }
 
-// Seal closes the sink to everyone below the stamp.
+// Seal makes the sink refuse all tokens below the stamp's.
 func (s *Sink) Seal(ctx context.Context, stamp fence.Stamp) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *Sink) Break(err error) {
 	s.broken = err
 }
 
-// Mark returns the highest token seen, and whose it is.
+// Mark returns the highest token and its owner.
 func (s *Sink) Mark() fence.Mark {
 	s.mu.Lock()
 	defer s.mu.Unlock()

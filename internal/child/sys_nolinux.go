@@ -7,5 +7,5 @@ import "os/exec"
 // DieWithParent does nothing: programs end when their input ends.
 func DieWithParent(*exec.Cmd) {}
 
-// Paused cannot be seen here.
+// Paused is not supported here.
 func Paused(int) bool { return true }

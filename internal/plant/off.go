@@ -2,13 +2,13 @@
 
 package plant
 
-// Enabled says whether this build can plant bugs.
+// Enabled reports whether this build can plant bugs.
 const Enabled = false
 
-// Set is what is planted: nothing.
+// Set is an empty set: nothing can be planted.
 type Set struct{}
 
-// Has is false, and known to be at compile time.
+// Has returns false, which the compiler knows.
 func (Set) Has(Bug) bool { return false }
 
 // Of plants nothing.

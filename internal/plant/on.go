@@ -2,10 +2,10 @@
 
 package plant
 
-// Enabled says whether this build can plant bugs.
+// Enabled reports whether this build can plant bugs.
 const Enabled = true
 
-// Set is what is planted.
+// Set is the set of planted bugs.
 type Set struct{ bits [2]uint64 }
 
 // Has reports whether the bug is planted.

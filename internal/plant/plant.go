@@ -1,13 +1,12 @@
-// Package plant names the bugs that the tests plant to prove that they would be
-// caught. In an ordinary build a Set is empty and cannot be filled, so the
-// compiler removes every planted branch; only the build tag "planted" brings
-// them to life.
+// Package plant names the bugs that are planted to prove that the tests catch them. In an
+// ordinary build a Set is empty and cannot be filled, so the compiler removes every planted
+// branch. Only the build tag "planted" enables them.
 package plant
 
-// Bug is a mistake that others have made, or that we might.
+// Bug is a mistake that others have made, or that we might make.
 type Bug uint8
 
-// The bugs. Each is planted at the one place that would have it.
+// The bugs. Each is planted at the one place where it would occur.
 const (
 	None Bug = iota
 
@@ -20,59 +19,59 @@ const (
 	NoMargin          // trust ignores the margin
 	TrustRequested    // trust is computed from the requested TTL, not from the granted one
 	ReopenTerm        // a late beat revives an ended term
-	IgnoreDeadSession // a keep-alive that says "dead" is taken for a hiccup
+	IgnoreDeadSession // a keep-alive that answers "dead" is treated as a temporary error
 	BeginUntrusted    // a waiter whose session ended begins on a late win
 	BeginOnOldRecord  // a term begins on any record that names the session
 	ReleaseBeforeStop // the grant is given up before work has returned
-	ForgetUnsure      // an acquire of unknown outcome is forgotten on withdrawal
-	HungCallBlocks    // a call without an answer stands before every timer
-	Herd              // everybody tries at every vacancy at once
+	ForgetUnsure      // after a withdrawal an acquire of unknown outcome is ignored
+	HungCallBlocks    // a call without an answer delays every timer
+	Herd              // all candidates try at every vacancy at once
 	ReopenLent        // a machine keeps a lent session alive, closes it, and opens another
-	TrustSilentWatch  // a watch that shows nothing is believed to show everything
+	TrustSilentWatch  // a watch that shows nothing is trusted to be complete
 
 	// In the service's campaigns.
 
 	AdoptByNode    // a session is found by its node id, whichever process opened it
-	AdoptUnrenewed // a retry gets the session that it has already, and it is not renewed
+	AdoptUnrenewed // a retry gets its existing session without a renewal
 	CloseOnDrop    // a call whose client left closes its session, even if a retry leads with it
 	WaiterStays    // a call whose client left leaves its session open
 	HeldUnreduced  // held_ms is not reduced by the drift
-	BeatAfterWin   // a call goes on with keep-alives after its client was told that it leads
+	BeatAfterWin   // a call sends further keep-alives after its client learned that it leads
 	RenewAnyTerm   // a renewal does not compare the term
 	ResignAnyTerm  // a resignation does not compare the term
-	GuardStale     // policies and cordons are checked when a call arrives, and not when it grants
+	GuardStale     // policies and cordons are checked when a call arrives, not when it grants
 
 	// In the store.
 
-	TokenReset         // the token starts anew when a record is released
+	TokenReset         // the token starts again when a record is released
 	TokenNotRaised     // a transfer keeps the token
 	KeepAliveRevives   // a keep-alive re-creates a dead session
 	AcquireAnyVersion  // an acquire does not compare the version
-	AcquireFromLiving  // an acquire does not look whether the holder lives
+	AcquireFromLiving  // an acquire does not check whether the holder lives
 	ReleaseAnyVersion  // a release does not compare version and holder
 	SuccessorUnchecked // a release hands over to a dead or foreign session
-	GrantRewound       // grants go on after a rewind
-	BeatRewound        // keep-alives go on after a rewind
+	GrantRewound       // the store still grants after a rewind
+	BeatRewound        // keep-alives still succeed after a rewind
 	ExpireEarly        // sessions die before their TTL
 	TornBatch          // a batch that conflicts is granted in part
-	WatchForgetsDeath  // a watch says nothing when a holder's session dies
-	AdoptSession       // a candidate id is given the living session of another process
-	EpochIgnored       // tokens go on in the old epoch after it was raised
+	WatchForgetsDeath  // a watch does not report the death of a holder's session
+	AdoptSession       // a candidate id gets the living session of another process
+	EpochIgnored       // tokens continue in the old epoch after it was raised
 	SilenceFromSending // an observer counts the silence of a session from when it sent its read
 	GapCounted         // an observer counts the time in which nobody could reach the engine
 	BeginOnPrepared    // a grant that is only prepared is taken for made
 	BeatDeleted        // the beat of a session that ends is deleted, in a store with one key per transaction
-	ExpireUncompared   // an observer ends a session without looking whether it was renewed meanwhile
+	ExpireUncompared   // an observer ends a session without checking whether it was renewed meanwhile
 
 	// In the process and its clock.
 
 	WallClock    // trust is measured on the wall clock
-	SuspendStops // trust is measured on a clock that stands still in a suspend
+	SuspendStops // trust is measured on a clock that stops during a suspend
 
 	// In the sink.
 
 	NoFence         // every token is accepted
-	CheckApart      // the check is made apart from the write
+	CheckApart      // the check is separate from the write
 	MarkInMemory    // the mark is lost with a restart
 	NoSeal          // work begins before the sink was sealed
 	StoreRefused    // a refused token raises the mark
@@ -82,15 +81,15 @@ const (
 	elsewhere // the simulator does not run what follows: see Elsewhere
 
 	RetryStaleSeal // Lead campaigns again although a refused seal proves that the store lost data
-	EqualTokenSeal // a stamp does not say which session its token was granted to
+	EqualTokenSeal // a stamp has no session
 
 	// In the proof of death.
 
-	DeathFromSilence   // a process that says nothing counts as dead
+	DeathFromSilence   // a silent process counts as dead
 	DeathFromFIN       // a process whose connection ends counts as dead
 	DeathFromForget    // a process that withdraws its registration counts as dead
-	DeathOfNextProcess // the session to end is looked for by its candidate
-	PidReuse           // whoever uses a connection counts as the process that made it
+	DeathOfNextProcess // the session to end is found by its candidate
+	PidReuse           // any user of a connection counts as the process that made it
 	HintUnfenced       // a hint ends a session that is not fenced
 
 	DeathOfDuplicate    // a session that two processes have registered ends with either
@@ -183,8 +182,8 @@ func (b Bug) String() string { return names[b] }
 // All lists every bug that the simulator must catch.
 func All() []Bug { return between(None, elsewhere) }
 
-// Elsewhere lists the bugs that sit in code which the simulator does not run. Named tests catch
-// them: TestDataLossPlanted in lease, TestPlanted in pulse and shard.
+// Elsewhere lists the bugs in code that the simulator does not run. Named tests catch them:
+// TestDataLossPlanted in lease, TestPlanted in pulse and shard.
 func Elsewhere() []Bug { return between(elsewhere, end) }
 
 func between(after, before Bug) []Bug {

@@ -24,7 +24,7 @@ func files(t *testing.T) []string {
 		}
 		t.Skip("no .git: cannot tell which files are the project's")
 	}
-	// The checkout may belong to another user than the one who tests it.
+	// The checkout may belong to another user.
 	out := command(t, ".", nil, "git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	var names []string
 	for name := range strings.SplitSeq(string(out), "\x00") {

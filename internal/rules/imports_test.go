@@ -24,10 +24,10 @@ type layer struct {
 	why      string
 }
 
-// The layers: what a package of ours may import of ours. Imports point upwards
-// in this table. A path that ends in "/..." covers what is below it, and those
-// packages may import each other (see home); "." is the root package. The first
-// row that covers a package decides. Tests may import testsToo as well.
+// The layers: which packages of ours a package may import. Imports point upwards in this
+// table. A path that ends in "/..." covers everything below it, and those packages may import
+// each other (see home); "." is the root package. The first row that covers a package
+// decides. Tests may also import testsToo.
 var layers = []layer{
 	{path: "clock",
 		why: "time is an input of everything, so it depends on nothing"},
@@ -274,9 +274,8 @@ func (own packages) add(p pkg) packages {
 	return own
 }
 
-// otherModules are the folders of the modules beside the root, without the one
-// that holds only tools, and the one that nobody imports and that takes minutes
-// to fetch.
+// otherModules returns the folders of the modules besides the root, without the one that has
+// only tools, and the one that nobody imports and that takes minutes to fetch.
 func otherModules(t *testing.T) []string {
 	t.Helper()
 	var dirs []string
@@ -346,8 +345,8 @@ func judge(pkgs []pkg) []string {
 	return breaches
 }
 
-// home is the folder whose packages may import each other: all of sim/..., but
-// of store/... each engine for itself.
+// home is the folder whose packages may import each other: all of sim/..., but in store/...
+// only those of one engine.
 func home(row, rel string) string {
 	switch {
 	case row == "store/...":
@@ -360,8 +359,8 @@ func home(row, rel string) string {
 	}
 }
 
-// hit reports whether imp is one of the paths or below it: testing/synctest is
-// testing too.
+// hit reports whether imp is one of the paths or below one: testing/synctest counts as
+// testing.
 func hit(paths []string, imp string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool { return covers(p+"/...", imp) })
 }
@@ -371,7 +370,7 @@ func TestImportRulesBite(t *testing.T) {
 	for _, tt := range []struct {
 		from, imports string
 		test          bool
-		want          string // part of the complaint; "": allowed
+		want          string // part of the error; "": allowed
 	}{
 		{from: "fence", imports: module + "/clock", want: "fence imports clock"},
 		{from: "fence", imports: module + "/clock", test: true, want: "tests of fence imports clock"},

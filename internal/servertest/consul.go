@@ -97,7 +97,7 @@ func ConsulCluster(t testing.TB, size int, opts ...Option) []*Server {
 	return servers
 }
 
-// consulReady reads a key as no server without a leader can. A server that has just been
+// consulReady reads a key, which a server without a leader refuses. A server that was just
 // elected may still refuse tokens.
 func consulReady(url string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

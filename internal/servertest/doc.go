@@ -11,7 +11,7 @@
 // from the modules in testdata into that folder. If all fail the test is skipped; it fails if CI is
 // set.
 //
-// Start starts the server of an engine for a program that is no test.
+// Start starts the server of an engine for a program that is not a test.
 //
 // A method returns when its effect is certain: a killed server is gone, a started one is
 // ready. All processes end with the test. A test that is killed leaves a data folder.

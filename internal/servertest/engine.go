@@ -57,7 +57,7 @@ func Engines() (names []string) {
 // NeedsEtcd reports whether an engine keeps its data in an etcd.
 func NeedsEtcd(engine string) bool { return engine == "kubernetes" }
 
-// Engine is the server of an engine that a program started which is no test.
+// Engine is the server of an engine, started by a program that is not a test.
 type Engine struct {
 	*Server
 	row  int
@@ -65,7 +65,7 @@ type Engine struct {
 }
 
 // Start starts the server of an engine, on the data of an etcd if it needs one, for a program that
-// is no test. Its data survives a killed process. If this program is killed, it leaves a data
+// is not a test. Its data survives a killed process. If this program is killed, it leaves a data
 // folder.
 func Start(engine, etcd string, opts ...Option) (e *Engine, err error) {
 	row := slices.Index(Engines(), engine)
@@ -91,8 +91,8 @@ func Start(engine, etcd string, opts ...Option) (e *Engine, err error) {
 // written to dir.
 func (e *Engine) Store(addr, dir string) (string, error) { return engines[e.row].store(addr, dir) }
 
-// Launch starts the server again after its process has ended, and returns the new process. Of a
-// server that runs it returns the process.
+// Launch starts the server again after its process has ended, and returns the new process. If
+// the server runs, it returns the running process.
 func (e *Engine) Launch() (*child.Process, error) {
 	e.mu.Lock()
 	run := e.run
@@ -120,7 +120,7 @@ func (e *Engine) Stop() {
 	e.host.cleanups = nil
 }
 
-// host is what a starter needs of a test. What fails or skips a test panics with a failure.
+// host implements what a starter needs of a test. Calls that fail or skip a test panic with a failure.
 type host struct {
 	testing.TB
 	cleanups []func()

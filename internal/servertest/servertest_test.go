@@ -44,7 +44,7 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// A program that is no test can start the server of an engine, start it again after its end, and
+// A program that is not a test can start the server of an engine, restart it after its end, and
 // stop it. A server that cannot be started is an error.
 func TestStart(t *testing.T) {
 	if _, err := Start("mysql", ""); err == nil {

@@ -1,5 +1,5 @@
-// Package suite is what the test kits share: a check that notes what is wrong and does not
-// fail the test, because an engine may announce that it breaks a promise.
+// Package suite has what the test kits share: a check that records errors and does not fail
+// the test, because an engine may declare that it breaks a promise.
 package suite
 
 import (
@@ -8,19 +8,19 @@ import (
 	"sync"
 )
 
-// Check is one promise being checked.
+// Check checks one promise.
 type Check struct {
 	mu    sync.Mutex
 	wrong []error
 }
 
-// giveUp unwinds a check that cannot go on.
+// giveUp unwinds a check that cannot continue.
 type giveUp struct{}
 
-// most bounds what is noted of one check.
+// most bounds the recorded errors of one check.
 const most = 20
 
-// Errorf notes what is wrong; any goroutine may.
+// Errorf records an error. Any goroutine may call it.
 func (c *Check) Errorf(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -29,13 +29,13 @@ func (c *Check) Errorf(format string, args ...any) {
 	}
 }
 
-// Fatalf also ends the check; only its own goroutine may.
+// Fatalf records an error and ends the check. Only the goroutine of the check may call it.
 func (c *Check) Fatalf(format string, args ...any) {
 	c.Errorf(format, args...)
 	panic(giveUp{})
 }
 
-// Must ends the check with an error.
+// Must ends the check if err is not nil.
 func (c *Check) Must(what string, err error) {
 	if err != nil {
 		c.Fatalf("%s: %w", what, err)
@@ -52,18 +52,18 @@ func (c *Check) Observe(check func()) {
 	check()
 }
 
-// Wrong is what was noted.
+// Wrong returns the recorded errors.
 func (c *Check) Wrong() []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.wrong
 }
 
-// Err is what was noted in one error, nil if nothing was.
+// Err returns the recorded errors as one error, or nil.
 func (c *Check) Err() error { return errors.Join(c.Wrong()...) }
 
-// Verdict turns around what was seen of a promise that its maker ("the sink") says it cannot
-// keep.
+// Verdict judges the result of a check. If the maker ("the sink") declares that it breaks the
+// promise, the check must have seen that.
 func Verdict(maker string, seen error, broken bool) (said string, ok bool) {
 	switch {
 	case broken && seen == nil:

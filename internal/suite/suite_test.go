@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A check that gives up ends there, and what it noted stays; another panic goes through.
+// A check that gives up ends there and keeps its errors. Any other panic goes through.
 func TestObserve(t *testing.T) {
 	var c Check
 	c.Observe(func() {
@@ -26,7 +26,7 @@ func TestObserve(t *testing.T) {
 	c.Observe(func() { panic("another") })
 }
 
-// A broken promise that was announced is no failure; one that is kept is.
+// A declared broken promise that is broken is not a failure; one that is kept is.
 func TestVerdict(t *testing.T) {
 	wrong := errors.New("wrong")
 	for _, tt := range []struct {
