@@ -189,7 +189,7 @@ var wrong = []struct {
 				if r := honest.Remaining(); r > 0 {
 					return r
 				}
-				return ttl // until the session ends
+				return ttl // until expired ends the term
 			}
 		}
 		e.expired = func(end func(error) bool, cause error) { time.AfterFunc(ttl, func() { end(cause) }) }
