@@ -12,12 +12,11 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// What follows is expected of the machine beyond G1 to G8: that it is stable, frugal
-// and obedient. docs/guarantees.md lists the checks by name.
+// Checks of the machine beyond G1 to G8: it keeps terms, makes few calls, and obeys
+// operators. docs/guarantees.md lists the checks by name.
 //
 // E1: no term expires while its process can reach the store.
-// E2: the calls of a process are bounded, whatever happens. It does not ask again and
-// again for what was refused.
+// E2: the number of calls of a process is bounded. It does not repeat what was refused.
 // E3: no call names a session that the process knows to be dead.
 // E4: a session that is given up is closed.
 // E5: an answer that grants a group is not ignored, and no grant is left unused.
@@ -25,10 +24,10 @@ import (
 // E7: requests and health checks are obeyed: cool-downs are kept, and an unhealthy process does not lead.
 // E8: nothing is granted to a node after its cordon was acknowledged.
 
-// glance is how often the checks that need no event are made.
+// glance is the interval of the checks that depend on time.
 const glance = 250 * time.Millisecond
 
-// watchOver makes the checks that depend on time.
+// watchOver runs the checks that depend on time.
 func (w *world) watchOver() {
 	for _, n := range w.processes() {
 		if n.disturbed() {
@@ -57,10 +56,10 @@ func (w *world) watchOver() {
 	w.after(glance, w.watchOver)
 }
 
-// disturbed: something keeps the process from its work or from the store. A watch that
-// is silent does not count: the machine must cope with that.
+// disturbed reports whether a fault keeps the process from its work or from the store. A
+// silent watch does not count: the machine must handle it.
 func (n *node) disturbed() bool {
-	r, s := &n.road, n.w.store
+	r, s := &n.link, n.w.store
 	if n.client != nil && slices.ContainsFunc(n.w.instances, func(i *instance) bool { return i.disturbed() }) {
 		return true
 	}
@@ -68,21 +67,21 @@ func (n *node) disturbed() bool {
 		s.down || s.slow > 0 || s.disk > 0 || s.busyUntil > n.w.now || s.lag > 0 || s.refuseWatches > 0 || n.w.rewound
 }
 
-// quietFor is how long the process could reach the store.
+// quietFor returns how long the process has been undisturbed.
 func (n *node) quietFor() time.Duration { return time.Duration(n.w.now - n.quietAt) }
 
-// noticeBound is how long a vacancy may last while a candidate can reach the store. Its
-// watch may be silent: then the keep-alives tell, after a few beats.
+// noticeBound is how long a vacancy may last while a candidate can reach the store. If its
+// watch is silent, it learns of the vacancy from keep-alives, after a few beats.
 func (w *world) noticeBound() time.Duration {
 	t := w.timing
 	return 7*t.Beat + 2*t.CallTimeout + 2*t.BackoffMax + 5*time.Second
 }
 
-// checkVacancy is G7 during the faults.
+// checkVacancy checks G7 during the faults.
 func (w *world) checkVacancy(group string) {
 	l, bound := w.store.grants[group], w.noticeBound()
 	if w.kind == served {
-		bound += w.maxWait() // a call waits so long for a watch that is silent
+		bound += w.maxWait() // a call may wait that long for a silent watch
 	}
 	if l.vacantAt == never || w.now < l.vacantAt.add(bound) {
 		return
@@ -95,7 +94,7 @@ func (w *world) checkVacancy(group string) {
 	}
 }
 
-// checkSession is G7 for each candidate: it has a session with which it could lead.
+// checkSession checks G7 for each candidate: it has a session with which it could lead.
 func (w *world) checkSession(n *node) {
 	bound := w.noticeBound()
 	if w.store.alive(n.sess) {
@@ -112,8 +111,8 @@ func (w *world) checkSession(n *node) {
 	}
 }
 
-// checkOrphan is E5: a group that is held by a process which can reach the store is led
-// there, or its work has not returned.
+// checkOrphan checks E5: a process that holds a group and can reach the store leads it, or its
+// work has not returned.
 func (w *world) checkOrphan(group string) {
 	l := w.store.grants[group]
 	n := w.store.owner(l.by[l.top])
@@ -127,7 +126,7 @@ func (w *world) checkOrphan(group string) {
 		return
 	}
 	if l.handedOver && n.deaf() {
-		// It has sent nothing that could be answered, and its watch says nothing.
+		// It cannot know of the transfer: no call of its own, and a silent watch.
 		l.usedAt = w.now
 	}
 	since := max(l.grantedAt, l.usedAt, n.quietAt, n.syncedAt)
@@ -136,12 +135,12 @@ func (w *world) checkOrphan(group string) {
 	}
 }
 
-// deaf: the watch of the process is silent, and nobody has noticed.
+// deaf reports whether the watch of the process is broken and it has not noticed.
 func (n *node) deaf() bool {
 	return slices.ContainsFunc(n.w.store.streams, func(st *stream) bool { return st.n == n && st.life == n.life && st.deaf })
 }
 
-// checkClosed is E4.
+// checkClosed checks E4.
 func (w *world) checkClosed(n *node) {
 	for i := range n.gaveUp {
 		g := &n.gaveUp[i]
@@ -154,13 +153,13 @@ func (w *world) checkClosed(n *node) {
 	}
 }
 
-// gaveUp is a session that its process does not use any more.
+// gaveUp is a session that its process no longer uses and must close.
 type gaveUp struct {
 	id    store.SessionID
 	since instant
 }
 
-// noted takes from the machine's notes what the checks need.
+// noted stores what the checks need from the machine's notes.
 func (n *node) noted(note *machine.Note) {
 	switch note.Kind {
 	case machine.NoteSession:
@@ -177,12 +176,11 @@ func (n *node) noted(note *machine.Note) {
 	}
 }
 
-// callLimit is E2: what a process may send in ten seconds. Beats and lists come
-// regularly, everything else comes with a change of a group or is a retry with a pause
-// that grows.
+// callLimit is the bound of E2: calls of a process in ten seconds. Keep-alives and lists are
+// regular; all other calls follow a change of a group, or are retries with a growing back-off.
 func (w *world) callLimit() int { return 60 + 12*len(w.groups) }
 
-// checkCall is made before a call is sent.
+// checkCall checks a call before it is sent.
 func (n *node) checkCall(c *machine.Call) {
 	w := n.w
 	if window := w.now / instant(10*time.Second); window != n.callWindow {
@@ -222,7 +220,7 @@ func (n *node) checkCall(c *machine.Call) {
 }
 
 // refusal counts how often an acquire from a version was refused because the record has
-// another one. A view that was under way may bring the old version back once or twice.
+// another version. A late view may show the old version again once or twice.
 type refusal struct {
 	version uint64
 	times   int
@@ -246,7 +244,7 @@ func (n *node) noteRefused(c *machine.Call, conflict *store.ConflictError) {
 	}
 }
 
-// heard notes what the store has said in this step, before the machine acts on it.
+// heard records the tokens in an answer of the store, before the machine gets it.
 func (n *node) heard(e *machine.Event) {
 	if e.Kind != machine.OnReply {
 		return
@@ -265,7 +263,7 @@ func (n *node) heard(e *machine.Event) {
 	}
 }
 
-// checkReply is made after the machine has taken the answer to a call.
+// checkReply checks the state after the machine has processed the answer to a call.
 func (n *node) checkReply(c *machine.Call, r *machine.Reply, sent instant, wanted map[string]bool) {
 	w := n.w
 	timely := w.now < sent.add(w.timing.CallTimeout-w.timing.CallTimeout/20)
@@ -287,7 +285,7 @@ func (n *node) checkReply(c *machine.Call, r *machine.Reply, sent instant, wante
 	}
 }
 
-// checkSick is E7.
+// checkSick checks E7.
 func (n *node) checkSick() {
 	if !n.sick || n.paused || !n.up {
 		return
@@ -297,8 +295,8 @@ func (n *node) checkSick() {
 	}
 }
 
-// checkExpired is E1: when a fault is over, one call may still run into its time limit,
-// and then the machine may pause before it sends the keep-alive that is answered.
+// checkExpired checks E1. After a fault one call may still time out, and then the machine may
+// back off before the keep-alive that is answered.
 func (n *node) checkExpired(t *term, cause error) {
 	tm := n.w.timing
 	if errors.Is(cause, tenure.ErrExpired) && !n.w.lenient && !n.paused && n.w.store.grantsTTL == 0 && n.quietFor() > tm.CallTimeout+tm.BackoffMax+500*time.Millisecond {
@@ -306,8 +304,8 @@ func (n *node) checkExpired(t *term, cause error) {
 	}
 }
 
-// checkRefusedSeal is G1 as Lead sees it: a process that trusts its session was given
-// a token below the sink's mark, so the store has lost data.
+// checkRefusedSeal checks G1 at the sink: if a process that trusts its session has a token
+// below the sink's mark, the store has lost data.
 func (n *node) checkRefusedSeal(t *term, err error) {
 	var stale *fence.StaleError
 	if errors.As(err, &stale) && n.believes(t) && !t.forced && !n.w.lenient {

@@ -17,15 +17,15 @@ import (
 type client struct {
 	*node
 	way       way
-	chosen    bool // it sends an instance
-	at        int  // the instance of the service that it asks
+	chosen    bool // it sends an instance id
+	at        int  // the instance of the service that it calls
 	open      []*exchange
-	busy      map[string]bool // a campaign is under way, or was refused just now
+	busy      map[string]bool // a campaign is in progress, or was refused just now
 	resigning map[string]bool
-	spent     map[string]fence.Token // resigned, answered or not
-	session   store.SessionID        // of its own
-	sent      clock.Instant          // the last keep-alive of it
-	kept      clock.Instant          // until when it lives at least
+	spent     map[string]fence.Token // resigned, confirmed or not
+	session   store.SessionID        // its own session
+	sent      clock.Instant          // send time of the session's last keep-alive
+	kept      clock.Instant          // until when the session lives at least
 }
 
 type way uint8
@@ -44,12 +44,12 @@ type exchange struct {
 	life   int
 	sent   clock.Instant
 	at     *serving
-	broken bool // no answer comes through
+	broken bool // the connection is broken
 	over   bool
 	back   func(*response)
 }
 
-// all stands for every group in busy: a session has one campaign at a time.
+// all is the key of busy for a campaign in the client's session, one at a time.
 const all = "*"
 
 func (c *client) start() {
@@ -59,7 +59,7 @@ func (c *client) start() {
 	c.session = ""
 }
 
-// step does what the process wants.
+// step starts and withdraws campaigns.
 func (c *client) step(events []machine.Event) {
 	for _, e := range events {
 		switch e.Kind {
@@ -76,7 +76,7 @@ func (c *client) step(events []machine.Event) {
 	}
 }
 
-// returned: work has stopped, so the term is given up, unless it is known to be over.
+// returned resigns a term whose work has returned, unless the term is known to be over.
 func (c *client) returned(t *term) {
 	if !errors.Is(t.cause, tenure.ErrLost) {
 		c.resign(t.group, t.token, t.session, t.to, 3)
@@ -93,7 +93,7 @@ func (c *client) call(req request, limit time.Duration, back func(*response)) *e
 	if w.trace != nil {
 		w.log("%-8s asks %s to %s %v %d %s", c.name, to.name, req.verb, req.groups, req.term, req.session)
 	}
-	c.road.there(func() {
+	c.link.there(func() {
 		to.serve(x, copied)
 		copied = true
 	}, func(error) { x.finish(nil) })
@@ -105,7 +105,7 @@ func (c *client) call(req request, limit time.Duration, back func(*response)) *e
 	return x
 }
 
-// finish hands over the answer. Without one the client asks the other instance next.
+// finish delivers the answer. Without one the client calls the other instance next.
 func (x *exchange) finish(r *response) {
 	c := x.c
 	c.doing(x.life, func() {
@@ -155,7 +155,7 @@ func (x *exchange) drop() {
 	})
 }
 
-// crashed: the connections of a process end with it.
+// crashed closes the connections of a process that crashed.
 func (c *client) crashed() {
 	for _, x := range slices.Clone(c.open) {
 		x.abandon()
@@ -214,7 +214,7 @@ func (c *client) contest(group string) {
 	})
 }
 
-// won: the service says that the client leads the group.
+// won handles an answer that the client leads the group.
 func (c *client) won(x *exchange, r *response, group string) {
 	token, led := r.led[group]
 	until, holder := c.until(x, r), r.session
@@ -227,7 +227,7 @@ func (c *client) won(x *exchange, r *response, group string) {
 	switch {
 	case !led || !c.wants[group] || c.now() >= until: // it expires, or is asked for again
 	case token <= c.spent[group]:
-		c.resign(group, token, holder, "", 1) // what was resigned is over, whoever says otherwise
+		c.resign(group, token, holder, "", 1) // a late answer: this term was resigned
 	default:
 		c.confirmed[group] = max(c.confirmed[group], token)
 		if x.req.session != "" {
@@ -244,7 +244,7 @@ func (c *client) won(x *exchange, r *response, group string) {
 	}
 }
 
-// until is how long an answer lets the client believe.
+// until returns until when the client may believe after an answer.
 func (c *client) until(x *exchange, r *response) clock.Instant {
 	tm := c.w.timing
 	return x.sent.Add(r.held + time.Duration(float64(r.ttl)*(1-tm.Drift)) - tm.Margin - tm.Grace)
@@ -284,7 +284,7 @@ func (c *client) renew(t *term, last clock.Instant) {
 	})
 }
 
-// asked: an operator wants groups. The service hands them over when they are resigned.
+// asked resigns the groups that an operator requests. The service hands them over.
 func (c *client) asked(requests []store.Request) {
 	for _, r := range requests {
 		if t := c.term(r.Group); t != nil {
@@ -293,8 +293,8 @@ func (c *client) asked(requests []store.Request) {
 	}
 }
 
-// resign gives a term up after its work has returned. Nothing else is asked about the group
-// until that is answered, or was tried often enough.
+// resign gives a term up after its work has returned. The client makes no other call for the
+// group until the answer or the last try.
 func (c *client) resign(group string, token fence.Token, id store.SessionID, to string, tries int) {
 	if tries == 0 || c.works(group) {
 		return
@@ -330,7 +330,7 @@ func (c *client) openSession() {
 	})
 }
 
-// campaigns goes on with all campaigns.
+// campaigns campaigns for all groups that the process wants.
 func (c *client) campaigns() {
 	for _, g := range c.w.groups {
 		if c.wants[g] {
@@ -367,7 +367,7 @@ func (c *client) keep() {
 	})
 }
 
-// lost: the session is dead, and with it everything that it led.
+// lost ends all terms of a dead session.
 func (c *client) lost(id store.SessionID) {
 	c.session = ""
 	for _, t := range slices.Clone(c.terms) {

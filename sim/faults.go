@@ -12,8 +12,8 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// fault is one kind of bad luck. It reports whether it bit: a pause of a process
-// that is down is no pause.
+// fault is one kind of fault. Its function reports whether it had an effect: a process that is
+// down cannot be paused.
 type fault struct {
 	name   string
 	weight int
@@ -54,14 +54,14 @@ var faults = []fault{
 	{"acquire of a led group", 2, (*world).guess},
 }
 
-// until bounds a fault so that it is over when the faults are.
+// until shortens a fault so that it ends before healAt.
 func (w *world) until(d time.Duration) time.Duration {
 	return max(time.Millisecond, min(d, time.Duration(w.healAt-w.now)))
 }
 
-// misfortune draws a fault and a victim: mostly the leader, some at the moment of
-// a change, because order finds more than volume.
-func (w *world) misfortune() {
+// injectFault draws a fault and a target: mostly the leader, sometimes at the moment of a
+// change, because well-placed faults find more bugs than many faults.
+func (w *world) injectFault() {
 	f := w.deck[w.rand.IntN(len(w.deck))]
 	switch x := w.rand.Float64(); {
 	case x < 0.6:
@@ -110,7 +110,7 @@ func (w *world) strike(f *fault, n *node) {
 	}
 }
 
-// atChange strikes with what was kept for such a moment.
+// atChange injects the faults that were kept for a change of leader.
 func (w *world) atChange(n *node) {
 	if len(w.armed) == 0 {
 		return
@@ -177,13 +177,13 @@ func (w *world) pauseBeforeWrite(n *node) bool {
 	}
 	n.preWrite = w.until(w.between(w.timing.TTL+500*time.Millisecond, 2*w.timing.TTL))
 	if w.chance(0.3) {
-		// The sink forgets what it can while the zombie sleeps.
+		// Meanwhile the sink restarts and loses what it has in memory only.
 		w.after(n.preWrite-200*time.Millisecond, func() { w.restartSink(n) })
 	}
 	return true
 }
 
-// guess lets a caller that believes that the leader is dead try for its group.
+// guess lets a process try for the group of a leader that it wrongly takes for dead.
 func (w *world) guess(leader *node) bool {
 	t := leader.anyTerm()
 	n := w.nodes[w.rand.IntN(len(w.nodes))]
@@ -199,7 +199,7 @@ func (w *world) guess(leader *node) bool {
 }
 
 func (w *world) cut(n *node, out, in bool) bool {
-	n.road.cutOut, n.road.cutIn = out, in
+	n.link.cutOut, n.link.cutIn = out, in
 	for _, st := range w.store.streams {
 		if st.n == n && in {
 			if w.chance(0.5) {
@@ -214,7 +214,7 @@ func (w *world) cut(n *node, out, in bool) bool {
 }
 
 func (w *world) mend(n *node) {
-	n.road.heal()
+	n.link.heal()
 	for _, st := range w.store.streams {
 		if st.n == n {
 			st.heal()
@@ -234,9 +234,9 @@ func (w *world) flap(n *node) bool {
 }
 
 func (w *world) slowThenCut(n *node) bool {
-	n.road.slowIn = w.between(100*time.Millisecond, 2*w.timing.CallTimeout)
+	n.link.slowIn = w.between(100*time.Millisecond, 2*w.timing.CallTimeout)
 	w.after(w.until(w.between(time.Second, w.timing.TTL)), func() {
-		n.road.slowIn = 0
+		n.link.slowIn = 0
 		if w.now < w.healAt {
 			w.cut(n, true, true)
 		}
@@ -245,25 +245,25 @@ func (w *world) slowThenCut(n *node) bool {
 }
 
 func (w *world) slowRequests(n *node) bool {
-	n.road.slowOut = w.between(100*time.Millisecond, 2*w.timing.CallTimeout)
-	w.after(w.until(w.between(time.Second, 2*w.timing.TTL)), func() { n.road.slowOut = 0 })
+	n.link.slowOut = w.between(100*time.Millisecond, 2*w.timing.CallTimeout)
+	w.after(w.until(w.between(time.Second, 2*w.timing.TTL)), func() { n.link.slowOut = 0 })
 	return true
 }
 
 func (w *world) loss(n *node) bool {
-	n.road.lossy = 0.1 + 0.6*w.rand.Float64()
-	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { n.road.lossy = 0 })
+	n.link.lossy = 0.1 + 0.6*w.rand.Float64()
+	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { n.link.lossy = 0 })
 	return true
 }
 
 func (w *world) doubling(*node) bool {
 	for _, o := range w.processes() {
-		o.road.doubling = 0.3
-		o.road.lossy = max(o.road.lossy, 0.05)
+		o.link.doubling = 0.3
+		o.link.lossy = max(o.link.lossy, 0.05)
 	}
 	w.after(w.until(w.between(time.Second, 4*w.timing.TTL)), func() {
 		for _, o := range w.processes() {
-			o.road.doubling, o.road.lossy = 0, 0
+			o.link.doubling, o.link.lossy = 0, 0
 		}
 	})
 	return true
@@ -293,12 +293,12 @@ func (w *world) rewind(n *node) bool {
 		return false
 	}
 	if w.chance(0.5) {
-		// Its watch will not tell it that the record went back.
+		// Its watch will not show that the record went back.
 		w.deafen(n)
 	}
 	w.rewound = true
 	w.store.rewind()
-	// An operator looks at the deployment and at the sinks, and so notices if nobody else has.
+	// An operator checks the deployment and the sinks, in case no process noticed.
 	w.after(w.between(0, w.timing.TTL/4), w.suspect)
 	w.after(wait, w.raiseWhenUp)
 	return true
@@ -375,7 +375,7 @@ func (w *world) askOf(t *term, verb store.Verb, to string, coolDown time.Duratio
 	return w.store.admin.Ask(background, t.session, r) == nil
 }
 
-// force is the operator's last resort. G3 says nothing of what it ends.
+// force closes a leader's session as an operator. G3 does not apply to the terms it ends.
 func (w *world) force(n *node) bool {
 	t := n.anyTerm()
 	if t == nil || w.store.down {
@@ -468,8 +468,7 @@ func (w *world) transfer(n *node) bool {
 	return true
 }
 
-// sessionOf is what a look at the line would find: the session may have died by
-// the time it is used.
+// sessionOf returns the session of a candidate in the line. It may die before it is used.
 func (w *world) sessionOf(name string) store.SessionID {
 	for _, n := range w.nodes {
 		if n.candidate.ID == name {
@@ -490,7 +489,7 @@ func (w *world) leave(n *node) bool {
 		return false
 	}
 	if n.client != nil && n.client.way == lends {
-		return false // what a campaign in its session has won it could not tell
+		return false // it could not tell what a campaign in its session has won
 	}
 	n.away[g] = true
 	life := n.life
@@ -514,12 +513,12 @@ func (w *world) restartSink(*node) bool {
 }
 
 func (w *world) cutSink(n *node) bool {
-	n.sinkRoad.cutOut = true
-	w.after(w.until(w.between(time.Second, 2*w.timing.TTL)), func() { n.sinkRoad.heal() })
+	n.sinkLink.cutOut = true
+	w.after(w.until(w.between(time.Second, 2*w.timing.TTL)), func() { n.sinkLink.heal() })
 	return true
 }
 
-// setWall sets the wall clock. Nobody reads it, unless that is planted.
+// setWall sets the wall clock. Only a planted bug reads it.
 func (w *world) setWall(n *node) bool {
 	d := w.between(-5*time.Minute, 5*time.Minute)
 	if w.cfg.Plant.Has(plant.WallClock) {
@@ -531,7 +530,7 @@ func (w *world) setWall(n *node) bool {
 	return true
 }
 
-// snatch is a process that is wrong about a group: it tries for one that somebody leads.
+// snatch lets a process try for a group that another one leads.
 func (w *world) snatch(*node) bool {
 	n, g := w.nodes[w.rand.IntN(len(w.nodes))], w.groups[w.rand.IntN(len(w.groups))]
 	l := w.store.grants[g]
@@ -542,14 +541,14 @@ func (w *world) snatch(*node) bool {
 	return true
 }
 
-// try acquires a group beside the machine.
+// try acquires a group without the machine.
 func (n *node) try(seen store.Record) {
 	t := &task{call: &machine.Call{Kind: machine.CallAcquire, Session: n.sess, Seen: []store.Record{seen}}}
 	var r *machine.Reply
 	n.run(t, func() { r = n.ask(t.call) }, func() { n.w.store.answered(t, r) })
 }
 
-// slip is somebody's mistake: a token out of nowhere.
+// slip writes with a token that no election granted, as after a typing mistake.
 func (w *world) slip(*node) bool {
 	s := w.sinks[w.groups[w.rand.IntN(len(w.groups))]]
 	if s.down || s.mark.Token == 0 {

@@ -53,7 +53,7 @@ type request struct {
 	to       string
 }
 
-// response is the service's answer. ok is a 200.
+// response is the service's answer. ok: status 200.
 type response struct {
 	ok       bool
 	dead     bool // 409: the session or the term is over
@@ -82,7 +82,7 @@ type serving struct {
 	wakeAt   instant
 }
 
-// behalf is the store of an instance as a handler uses it. It says for whom each call is.
+// behalf is the store that a handler of an instance uses. It records the client of each call.
 type behalf struct {
 	store.Store
 	t *task
@@ -110,7 +110,7 @@ func (i *instance) start() {
 	i.watch()
 }
 
-// step takes what the watch has seen.
+// step processes the updates of the watch.
 func (i *instance) step(events []machine.Event) {
 	var moved []machine.Event
 	for _, e := range events {
@@ -139,11 +139,11 @@ func (i *instance) step(events []machine.Event) {
 	}
 }
 
-// serve takes a call that has arrived. A copy has nobody who waits for the answer.
+// serve handles a call that has arrived. Nobody waits for the answer to a copy.
 func (i *instance) serve(x *exchange, copied bool) {
 	if !i.up {
 		if !copied && i.w.chance(0.5) {
-			x.c.road.back(func() { x.finish(nil) })
+			x.c.link.back(func() { x.finish(nil) })
 		}
 		return
 	}
@@ -245,7 +245,7 @@ func (s *serving) successor(_ context.Context, node string) (store.Session, erro
 	return store.Session{ID: id, Candidate: tenure.Candidate{ID: node}}, nil
 }
 
-// contend campaigns in a session of the call's own.
+// contend campaigns with a session of this call.
 func (s *serving) contend() {
 	var v store.View
 	var err error
@@ -332,7 +332,7 @@ func (s *serving) step(events ...machine.Event) {
 	s.i.wake(&s.wakeAt, s.campaign.Next, func() { s.step() })
 }
 
-// view is what the watch has shown of a group.
+// view returns the last view of a group from the watch.
 func (i *instance) view(group string) store.View {
 	if v, known := i.views[group]; known {
 		return v
@@ -379,7 +379,7 @@ func (s *serving) make(c *machine.Call) {
 	})
 }
 
-// over answers a campaign that has ended.
+// over sends the answer to a campaign that has ended.
 func (s *serving) over(out *election.Outcome) {
 	w := s.i.w
 	r := &response{ok: len(out.Led) > 0, session: out.Session.ID, led: map[string]fence.Token{}, ttl: out.Session.TTL, held: out.Held(s.arrived, w.timing.Drift)}
@@ -399,7 +399,7 @@ func (s *serving) over(out *election.Outcome) {
 	s.reply(r)
 }
 
-// reply answers the client, if it is there.
+// reply sends the answer, if a client waits for it.
 func (s *serving) reply(r *response) {
 	s.answered = true
 	if s.campaign == nil || s.campaign.Next() == clock.Never {
@@ -407,7 +407,7 @@ func (s *serving) reply(r *response) {
 	}
 	if x := s.x; x != nil && !x.broken && !s.gone {
 		s.i.w.log("%-8s answers %s of %s: %v %v %s", s.i.name, s.req.verb, s.req.by.name, r.ok, r.led, r.session)
-		x.c.road.back(func() { x.finish(r) })
+		x.c.link.back(func() { x.finish(r) })
 	}
 }
 

@@ -41,8 +41,7 @@ func kindOf(seed uint64) kind {
 	}
 }
 
-// trait is something that most worlds do not have. It brings a fault, or it changes
-// the world from its start.
+// trait is a property of some worlds. It adds a fault, or changes the world from its start.
 type trait uint8
 
 const (
@@ -77,7 +76,7 @@ var traitFaults = [traits]*fault{
 	unknownAcquire: {"acquire without an answer", 20, (*world).loseAcquire},
 }
 
-// What else must occur in a run of many seeds, counted where it happens.
+// Events that must also occur in a run of many seeds.
 const (
 	deposedAck    = "keep-alive acknowledged by a deposed leader"
 	raisedAgain   = "epoch raised a second time"
@@ -124,8 +123,8 @@ func Kinds() []string {
 
 func (w *world) has(t trait) bool { return w.traits&(1<<t) != 0 }
 
-// pickTraits draws from a source of its own, so that plain worlds are what they were
-// before there were traits.
+// pickTraits draws traits from a random source of its own, so that plain worlds do not depend
+// on it.
 func (w *world) pickTraits() {
 	if w.kind != rich {
 		return
@@ -156,7 +155,7 @@ func (w *world) pickGroups() {
 	w.cfg.Duration /= 2
 }
 
-// pickEngine draws what the engine can do, from a source of its own.
+// pickEngine draws the engine's capabilities, from a random source of its own.
 func (w *world) pickEngine() {
 	r := rand.New(rand.NewPCG(w.cfg.Seed, 0x656e67696e65))
 	w.caps = kv.Caps{MinTTL: 10 * time.Millisecond, MaxTTL: 24 * time.Hour, Keys: 512, Native: true, Ordered: true}
@@ -204,28 +203,28 @@ func (w *world) pickNodes() {
 
 func (w *world) saw(what string) { w.result.Faults[what]++ }
 
-// slowStore delays every call, in no order.
+// slowStore delays every call by a random time.
 func (w *world) slowStore(*node) bool {
 	w.store.slow = w.between(50*time.Millisecond, w.timing.CallTimeout*3/2)
 	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { w.store.slow = 0 })
 	return true
 }
 
-// slowDisk delays every commit behind the one before it. Keep-alives and reads pass.
+// slowDisk makes commits wait for each other. It does not delay keep-alives and reads.
 func (w *world) slowDisk(*node) bool {
 	w.store.disk = w.between(50*time.Millisecond, w.timing.CallTimeout)
 	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { w.store.disk = 0 })
 	return true
 }
 
-// depose lets a deposed engine leader acknowledge the next keep-alive of n. That is
-// allowed for as long as the margin.
+// depose lets a deposed engine leader acknowledge the next keep-alive of n. The margin allows
+// for that.
 func (w *world) depose(n *node) bool {
 	n.deposed = true
 	return true
 }
 
-// lagWatches lets a follower that lags serve the watches.
+// lagWatches delays watches, as if a lagging follower served them.
 func (w *world) lagWatches(n *node) bool {
 	s := w.store
 	if s.down || s.lag > 0 {
@@ -295,7 +294,7 @@ func (w *world) restoreSink(*node) bool {
 	return true
 }
 
-// raise lifts the epoch of a store that was not rewound, once or twice in a row.
+// raise raises the epoch of a store that was not rewound, once or twice in a row.
 func (w *world) raise(*node) bool {
 	if w.store.down || w.rewound {
 		return false
@@ -307,14 +306,14 @@ func (w *world) raise(*node) bool {
 	return true
 }
 
-// loseAcquire leaves the next acquire of n without an answer and its watch silent, and
-// lets n withdraw: the outcome must be found out all the same.
+// loseAcquire drops the answer to the next acquire of n, silences its watch and lets n
+// withdraw: n must still find out the outcome.
 func (w *world) loseAcquire(n *node) bool {
 	n.loseNext = true
 	return true
 }
 
-// drills are disturbances that come alone. Each says what must follow.
+// drills are faults that are injected alone. Each checks what must follow.
 var drills = []struct {
 	name string
 	do   func(w *world, leader *node)
@@ -330,7 +329,7 @@ var drills = []struct {
 	{"drill: crash while watches are silent", (*world).drillDeaf},
 }
 
-// runDrills plays one drill after the other. In between all caches become fresh.
+// runDrills runs one drill after the other, with time in between to refresh all caches.
 func (w *world) runDrills() {
 	w.healAt = never
 	rest := 9*w.timing.Beat + 5*time.Second
@@ -353,7 +352,7 @@ func (w *world) runDrills() {
 	w.run(instant(w.cfg.Duration))
 }
 
-// firstInLine is who must lead next, without but.
+// firstInLine returns the node that must lead next, except but.
 func (w *world) firstInLine(but *node) *node {
 	living, _ := w.store.admin.Sessions(background, store.Scope{w.groups[0]}, store.Page{})
 	var line machine.Roster
@@ -372,7 +371,7 @@ func (w *world) firstInLine(but *node) *node {
 	return nil
 }
 
-// expect says who must lead at the latest after d.
+// expect checks that want, or any node if want is nil, leads after d.
 func (w *world) expect(what string, want *node, d time.Duration) {
 	group := w.groups[0]
 	terms := w.result.Terms
@@ -473,7 +472,7 @@ func (w *world) drillSick(leader *node) {
 
 // drillLostBeat: up to one keep-alive is lost, and the leader stays.
 func (w *world) drillLostBeat(leader *node) {
-	leader.road.cutOut, leader.road.cutIn = true, true
+	leader.link.cutOut, leader.link.cutIn = true, true
 	w.after(w.between(w.timing.Beat/2, w.timing.Beat), func() { w.mend(leader) })
 	w.stays("a keep-alive was lost", leader)
 }
@@ -494,7 +493,8 @@ func (w *world) stays(what string, leader *node) {
 	})
 }
 
-// drillDeaf: nobody's watch says that the leader died; the keep-alives do.
+// drillDeaf: all watches are silent, and the candidates learn from keep-alives that the leader
+// died.
 func (w *world) drillDeaf(leader *node) {
 	for _, st := range w.store.streams {
 		st.deaf = st.open

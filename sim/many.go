@@ -15,7 +15,7 @@ import (
 	"github.com/tenurehq/tenure/internal/plant"
 )
 
-// Summary is what many runs saw.
+// Summary is the result of many runs.
 type Summary struct {
 	Seeds      int
 	Total      Result // sums; Hash folds the hashes of all seeds in their order
@@ -23,8 +23,8 @@ type Summary struct {
 	Took       time.Duration
 }
 
-// Many plays the seeds first, first+1, … on every core. It stops early after
-// stopAfter violations (0: never). progress is told how many seeds are done.
+// Many runs the seeds first, first+1, … on every core. It stops early after stopAfter
+// violations (0: never). It calls progress with the number of seeds that are done.
 func Many(cfg Config, first uint64, seeds, stopAfter int, progress func(done int)) *Summary {
 	start := time.Now()
 	results := make([]*Result, seeds)
@@ -98,7 +98,7 @@ func Quantile[T cmp.Ordered](values []T, q float64) T {
 	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
 }
 
-// Print tells what was seen.
+// Print prints the summary.
 func (s *Summary) Print(out io.Writer) {
 	t := &s.Total
 	faults := 0
@@ -129,7 +129,7 @@ func (s *Summary) Print(out io.Writer) {
 	line("hash", "%016x", t.Hash)
 }
 
-// Missing lists what should have occurred and did not.
+// Missing lists the Kinds that did not occur.
 func (s *Summary) Missing() []string {
 	return slices.DeleteFunc(Kinds(), func(name string) bool { return s.Total.Faults[name] > 0 })
 }
@@ -167,7 +167,7 @@ func (h HerdCost) String() string {
 		HerdCandidates, h.P50, h.P99, h.Vacancies, h.Calls)
 }
 
-// Herd plays calm worlds of a hundred candidates.
+// Herd runs calm worlds of a hundred candidates.
 func Herd(p plant.Set, first uint64, seeds int) HerdCost {
 	t := Many(Config{Candidates: HerdCandidates, Calm: true, Plant: p}, first, seeds, 0, nil).Total
 	return HerdCost{
@@ -179,7 +179,7 @@ func Herd(p plant.Set, first uint64, seeds int) HerdCost {
 // Caught is how a planted bug was found.
 type Caught struct {
 	Bug       plant.Bug
-	Seeds     int // it took
+	Seeds     int // how many seeds it took
 	Violation *Violation
 	Took      time.Duration
 }
@@ -189,7 +189,7 @@ func Hunt(bug plant.Bug, first uint64, seeds int) Caught {
 	start := time.Now()
 	c := Caught{Bug: bug}
 	if bug == plant.Herd {
-		// It breaks no guarantee, only the bar.
+		// This bug breaks no guarantee. It only misses the bar.
 		h := Herd(plant.Of(bug), first, 2)
 		c.Seeds = 2
 		if !h.OK() {

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// road is what lies between a process and the store, or the sink: each direction
-// can be cut, and messages be late, lost and doubled.
-type road struct {
+// link is the network between a process and the store or the sink. Each direction can be cut,
+// and messages can be late, lost or doubled.
+type link struct {
 	w        *world
-	cutOut   bool // what the process sends is lost
-	cutIn    bool // what it is sent is lost
+	cutOut   bool // messages from the process are lost
+	cutIn    bool // messages to the process are lost
 	slowOut  time.Duration
 	slowIn   time.Duration
 	lossy    float64
@@ -22,8 +22,8 @@ var (
 	errStopping = errors.New("the instance stops")
 )
 
-// delay is mostly a millisecond, and now and then much more.
-func (r *road) delay(slow time.Duration) time.Duration {
+// delay draws the delay of a message: mostly a millisecond, now and then much more.
+func (r *link) delay(slow time.Duration) time.Duration {
 	d := r.w.between(100*time.Microsecond, 1500*time.Microsecond)
 	if r.w.faulty && r.w.chance(0.02) {
 		d += r.w.between(0, 50*time.Millisecond)
@@ -34,12 +34,12 @@ func (r *road) delay(slow time.Duration) time.Duration {
 	return d
 }
 
-func (r *road) loses() bool { return r.lossy > 0 && r.w.chance(r.lossy) }
+func (r *link) loses() bool { return r.lossy > 0 && r.w.chance(r.lossy) }
 
-// there sends a message. A message that is lost may be noticed: fail then says
-// that the outcome is unknown. Doubled messages arrive late, and unasked. It reports whether
-// the message is under way.
-func (r *road) there(arrive func(), fail func(error)) bool {
+// there sends a message and reports whether it will arrive. The sender may notice a lost
+// message: then fail gets an error of unknown outcome. The copy of a doubled message arrives
+// late.
+func (r *link) there(arrive func(), fail func(error)) bool {
 	if r.cutOut || r.loses() {
 		if r.w.chance(0.3) {
 			r.w.after(r.delay(r.slowOut), func() { fail(errReset) })
@@ -54,13 +54,13 @@ func (r *road) there(arrive func(), fail func(error)) bool {
 }
 
 // back sends an answer.
-func (r *road) back(arrive func()) {
+func (r *link) back(arrive func()) {
 	if r.cutIn || r.loses() {
 		return
 	}
 	r.w.after(r.delay(r.slowIn), arrive)
 }
 
-func (r *road) heal() {
+func (r *link) heal() {
 	r.cutOut, r.cutIn, r.slowOut, r.slowIn, r.lossy, r.doubling = false, false, 0, 0, 0, 0
 }

@@ -17,15 +17,14 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// node is one process: the real machine, a shell of a few lines, and work that
-// writes while it leads.
+// node is one process: the real machine, a short shell, and work that writes while it leads.
 type node struct {
 	w         *world
 	name      string
 	candidate tenure.Candidate
 	scope     store.Scope
-	clock     wheel
-	asleep    time.Duration // planted: what a clock that stops in a suspend has missed
+	clock     driftClock
+	asleep    time.Duration // planted: by how much a clock that stops in a suspend is behind
 	wall      time.Duration // planted: how far the wall clock was set
 
 	up      bool
@@ -34,27 +33,27 @@ type node struct {
 	roster  *machine.Roster
 	store   *kv.Store
 	engine  store.Store // the store, with the rules enforced in worlds with a service
-	client  *client     // of the service, instead of a machine
-	serves  *instance   // of the service, instead of a machine
-	sub     *kv.Sub     // the present watch
+	client  *client     // set if it is a client of the service, without a machine
+	serves  *instance   // set if it is an instance of the service, without a machine
+	sub     *kv.Sub     // the current watch
 	wakeAt  instant
 
 	tasks   []*task
 	answers []func() // for tasks, held while paused
-	waking  bool     // what they say is being collected
+	waking  bool     // they run now, and events are collected
 
-	high        uint64 // index that the store has seen
-	incarnation string // of the engine, as the store was told last
+	high        uint64 // the highest index that the store has seen
+	incarnation string // of the engine, from the last answer
 
-	road     road // to the store
-	sinkRoad road
+	link     link // to the store
+	sinkLink link
 
 	paused   bool
 	events   []machine.Event // held while paused
-	doings   []func()        // of work, held while paused
+	doings   []func()        // steps of work, held while paused
 	preWrite time.Duration   // pause this long between the next check and its write
 
-	stream int // life of the present watch
+	stream int // number of the current watch
 	trust  clock.Instant
 	sess   store.SessionID
 
@@ -69,9 +68,9 @@ type node struct {
 	deposed  bool // a deposed engine leader acknowledges the next keep-alive
 	loseNext bool // the next acquire gets no answer
 
-	// What the checks know of the process, without asking it.
-	quietAt    instant // until when something disturbed it
-	livedAt    instant // until when its session lived
+	// What the checks know about the process.
+	quietAt    instant // when something disturbed it last
+	livedAt    instant // when its session was last seen alive
 	wantsAt    map[string]instant
 	coolUntil  map[string]instant
 	confirmed  map[string]fence.Token // granted, by a linearizable answer
@@ -96,11 +95,11 @@ type term struct {
 	cause    error
 	returned bool
 	to       string
-	toSess   store.SessionID // as it was when the transfer was asked for
-	forced   bool            // an operator closed the session: G3 says nothing of it
+	toSess   store.SessionID // the successor's session when the transfer was requested
+	forced   bool            // an operator closed the session: G3 does not apply
 	sealed   bool
 	full     bool          // the sink could not write
-	until    clock.Instant // a client of the service believes
+	until    clock.Instant // until when a client of the service believes
 	wakeAt   instant
 }
 
@@ -109,13 +108,13 @@ func newNode(w *world, name string) *node {
 		w:         w,
 		name:      name,
 		scope:     slices.Clone(w.groups),
-		clock:     wheel{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))) + 1, ppm: w.ppm()},
+		clock:     driftClock{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))) + 1, ppm: w.ppm()},
 		begun:     map[string]fence.Token{},
 		away:      map[string]bool{},
 		wants:     map[string]bool{},
 		reserve:   map[string][]uint64{},
-		road:      road{w: w},
-		sinkRoad:  road{w: w},
+		link:      link{w: w},
+		sinkLink:  link{w: w},
 		wakeAt:    never,
 		candidate: tenure.Candidate{ID: name},
 	}
@@ -126,7 +125,7 @@ func (n *node) now() clock.Instant {
 	return n.clock.read(n.w.now) - clock.Instant(n.asleep) + clock.Instant(n.wall)
 }
 
-// instance is the id of this start of the process.
+// instance returns the id of this start of the process.
 func (n *node) instance() string { return fmt.Sprintf("%s-start-%08d", n.name, n.life) }
 
 func (n *node) start() {
@@ -167,7 +166,7 @@ func (n *node) start() {
 	}
 }
 
-// spawn runs what the store does beside its calls.
+// spawn runs background work of the store.
 func (n *node) spawn(f func()) {
 	n.soon(0, func() { n.run(&task{}, f, func() {}) })
 }
@@ -184,7 +183,7 @@ func (n *node) crash() {
 	n.w.log("%-8s crashes", n.name)
 }
 
-// campaign asks to lead after a while, if it still makes sense then.
+// campaign starts a campaign after a while, unless one waits or work still runs then.
 func (n *node) campaign(group string, after time.Duration) {
 	n.soon(after, func() {
 		if !n.wants[group] && !n.away[group] && !n.works(group) {
@@ -194,7 +193,7 @@ func (n *node) campaign(group string, after time.Duration) {
 	})
 }
 
-// works: the work of a term of the group has not returned.
+// works reports whether the work of a term of the group has not returned.
 func (n *node) works(group string) bool {
 	return slices.ContainsFunc(n.terms, func(t *term) bool { return t.group == group && !t.returned })
 }
@@ -206,8 +205,7 @@ func (n *node) withdraw(group string) {
 	}
 }
 
-// doing runs a piece of the process's own code: not after a crash, and not while
-// the process stands still.
+// doing runs code of the process: now, after its pause, or never if it has crashed.
 func (n *node) doing(life int, f func()) {
 	switch {
 	case !n.up || n.life != life:
@@ -218,7 +216,7 @@ func (n *node) doing(life int, f func()) {
 	}
 }
 
-// soon runs a piece of the process's code after a while.
+// soon runs code of the process after a while.
 func (n *node) soon(d time.Duration, f func()) {
 	life := n.life
 	n.w.after(d, func() { n.doing(life, f) })
@@ -234,8 +232,8 @@ func (n *node) deliver(e ...machine.Event) {
 	}
 }
 
-// pause stops the whole process. A suspend stops it too; only a clock that is not
-// CLOCK_BOOTTIME can tell them apart.
+// pause stops the whole process. A suspend does the same, except that clocks other than
+// CLOCK_BOOTTIME stop, too.
 func (n *node) pause(d time.Duration, suspend bool) {
 	if !n.up || n.paused {
 		return
@@ -261,7 +259,7 @@ func (n *node) pause(d time.Duration, suspend bool) {
 		n.waking = false
 		doings, events := n.doings, n.events
 		n.doings, n.events = nil, nil
-		// What runs first after a pause is anybody's guess.
+		// After a pause the order is random.
 		machineFirst := n.w.chance(0.5)
 		if machineFirst {
 			n.step(events...)
@@ -275,7 +273,7 @@ func (n *node) pause(d time.Duration, suspend bool) {
 	})
 }
 
-// step is the shell: it steps the machine and does what it says.
+// step is the shell: it steps the machine and carries out its actions.
 func (n *node) step(events ...machine.Event) {
 	switch {
 	case !n.up:
@@ -294,7 +292,7 @@ func (n *node) step(events ...machine.Event) {
 	for i := range actions {
 		n.act(&actions[i])
 	}
-	// M3, on which G3 stands: no term outlives its trust in a process that runs.
+	// M3, which G3 depends on: in a running process no term outlives its trust.
 	for _, t := range n.terms {
 		if !t.ended && n.now() >= n.trust {
 			n.w.broken("G3", "%s: the term of %s with token %d outlives its trust", n.name, t.group, t.token)
@@ -303,11 +301,11 @@ func (n *node) step(events ...machine.Event) {
 	n.alarm()
 }
 
-// alarm makes sure that the machine is stepped when it wants to be.
+// alarm schedules the next step of the machine.
 func (n *node) alarm() { n.wake(&n.wakeAt, n.machine.Next, func() { n.step() }) }
 
-// wake runs f at the instant that next tells, by the clock of the process. set is for when
-// that is planned.
+// wake runs f at the instant that next returns, by the clock of the process. set is when it is
+// scheduled.
 func (n *node) wake(set *instant, next func() clock.Instant, f func()) {
 	i := next()
 	if i != clock.Never {
@@ -388,7 +386,7 @@ func (n *node) call(c *machine.Call) {
 	sent, answered := n.w.now, false
 	reply := func(r *machine.Reply) {
 		if answered || n.life != life {
-			return // a transport passes on one answer to a call
+			return // a transport delivers one answer per call
 		}
 		answered = true
 		var wanted map[string]bool
@@ -401,7 +399,7 @@ func (n *node) call(c *machine.Call) {
 			n.checkReply(c, r, sent, wanted)
 		}
 		if c.Kind == machine.CallBeat && errors.Is(r.Err, store.ErrSessionDead) && ready && n.up && n.w.now < sent.add(n.w.timing.TTL) {
-			// Definitely dead: nothing of that session goes on.
+			// The session is definitely dead: its terms must have ended.
 			for _, t := range n.terms {
 				if t.session == c.Session && !t.ended {
 					n.w.broken("G4", "%s goes on leading %s with token %d though its session is dead", n.name, t.group, t.token)
@@ -433,8 +431,8 @@ func (n *node) ask(c *machine.Call) *machine.Reply {
 	return c.Do(background, n.engine, n.candidate, store.OpenOptions{Scope: n.scope, Instance: n.instance(), Successor: len(n.scope) == 1})
 }
 
-// adopt is planted: a candidate gets the session that it has already, whichever process
-// opened it.
+// adopt is a planted bug: Open returns a session of the same candidate that another process
+// opened.
 func (n *node) adopt() (store.Session, bool) {
 	if n.w.cfg.Plant.Has(plant.AdoptSession) {
 		line, _ := n.w.store.admin.Sessions(background, n.scope, store.Page{})
@@ -447,7 +445,7 @@ func (n *node) adopt() (store.Session, bool) {
 	return store.Session{}, false
 }
 
-// watch begins a watch in the place of the one before.
+// watch replaces the watch by a new one.
 func (n *node) watch() {
 	n.stream++
 	n.synced = false
@@ -488,7 +486,7 @@ func (n *node) watch() {
 	})
 }
 
-// take passes on what the watch has to tell.
+// take passes the updates of the watch to the machine.
 func (n *node) take(feed func(store.Update)) {
 	updates, err := n.sub.Take()
 	var events []machine.Event
@@ -511,12 +509,12 @@ func (n *node) take(feed func(store.Update)) {
 	}
 }
 
-// believes is what Term.Check would say now.
+// believes reports whether Term.Check would pass now.
 func (n *node) believes(t *term) bool {
 	return n.up && n.life == t.life && !t.ended && n.now() < n.trusts(t)
 }
 
-// trusts is until when the process believes in a term.
+// trusts returns until when the process believes in a term.
 func (n *node) trusts(t *term) clock.Instant {
 	if n.client != nil {
 		return t.until
@@ -524,7 +522,7 @@ func (n *node) trusts(t *term) clock.Instant {
 	return n.trust
 }
 
-// begin begins a term. A client of the service believes in it until an instant.
+// begin begins a term. until is for clients of the service.
 func (n *node) begin(rec store.Record, until clock.Instant) *term {
 	w := n.w
 	t := &term{n: n, life: n.life, group: rec.Group, token: rec.Token, session: rec.Holder, forced: w.store.forced(rec.Holder), until: until}
@@ -533,7 +531,7 @@ func (n *node) begin(rec store.Record, until clock.Instant) *term {
 	w.log("%-8s begins %s token %d", n.name, t.group, t.token)
 	l := w.store.grants[t.group]
 	if f := l.wrong[grantKey{t.token, t.session}]; f != nil && f.excused {
-		t.forced = true // nobody could know
+		t.forced = true // the process could not know
 	} else if f != nil {
 		w.broken(f.guarantee, "%s", f.text)
 	}
@@ -559,7 +557,7 @@ func (n *node) begin(rec store.Record, until clock.Instant) *term {
 				continue
 			}
 			switch {
-			case other.forced || t.forced: // G3 does not speak of it
+			case other.forced || t.forced: // G3 does not apply
 			case w.lenient:
 				if o.believes(other) {
 					w.saw(driftOverlap)
@@ -587,7 +585,7 @@ func (n *node) begin(rec store.Record, until clock.Instant) *term {
 	return t
 }
 
-// seal closes the sink to older leaders before the first write, as Lead does.
+// seal seals the sink before the first write, as Lead does.
 func (n *node) seal(t *term) {
 	if t.ended || t.sealed {
 		return
@@ -608,7 +606,7 @@ func (n *node) seal(t *term) {
 	n.soon(time.Second, func() { n.seal(t) })
 }
 
-// tick is the work: check, write, again.
+// tick is the work: it checks, writes and repeats.
 func (n *node) tick(t *term) {
 	if t.ended {
 		return
@@ -632,7 +630,7 @@ func (n *node) tick(t *term) {
 	n.soon(n.w.between(400*time.Millisecond, 2*time.Second), func() { n.tick(t) })
 }
 
-// rest is how long a process does not campaign after a term.
+// rest draws how long a process does not campaign after a term.
 func (n *node) rest(t *term) time.Duration {
 	d := n.w.between(200*time.Millisecond, 2*time.Second)
 	if t.full {
@@ -641,7 +639,7 @@ func (n *node) rest(t *term) time.Duration {
 	return d
 }
 
-// write goes on after a check, however long ago that was.
+// write writes to the sink. The check before it may be long ago.
 func (n *node) write(t *term) {
 	s := n.w.sinks[t.group]
 	floor, floorBy := s.floor, s.floorBy
@@ -661,7 +659,7 @@ func (n *node) write(t *term) {
 			return
 		}
 		if a.err != nil {
-			// Refused: somebody newer was here.
+			// Refused: a newer leader has written or sealed.
 			n.endHere(t, tenure.ErrLost)
 			return
 		}
@@ -674,19 +672,19 @@ func (n *node) write(t *term) {
 
 func (n *node) toSink(t *term, there func() answer, back func(answer)) {
 	s := n.w.sinks[t.group]
-	n.sinkRoad.there(func() {
+	n.sinkLink.there(func() {
 		if s.down {
 			return
 		}
 		s.receive(func() {
 			a := there()
 			t.full = t.full || errors.Is(a.err, errFull)
-			n.sinkRoad.back(func() { n.doing(t.life, func() { back(a) }) })
+			n.sinkLink.back(func() { n.doing(t.life, func() { back(a) }) })
 		})
 	}, func(error) {})
 }
 
-// endHere ends a term from the process's own side.
+// endHere ends a term that the machine has not ended, and tells the machine.
 func (n *node) endHere(t *term, cause error) {
 	if t.ended {
 		return
@@ -695,7 +693,7 @@ func (n *node) endHere(t *term, cause error) {
 	n.step(machine.Event{Kind: machine.OnEnded, Group: t.group, Token: t.token, Cause: cause})
 }
 
-// end is the end of the term's context: work stops after a while and says so.
+// end ends the term's context. Work returns after a while.
 func (n *node) end(t *term, cause error) {
 	t.ended, t.cause = true, cause
 	n.w.mix(3, uint64(t.token))

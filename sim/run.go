@@ -14,11 +14,11 @@ type Config struct {
 	Seed       uint64
 	Candidates int           // default 5
 	Duration   time.Duration // of virtual time, default 10 minutes
-	// Calm leaves only one fault: the leader is killed, again and again. It shows
-	// what an election costs.
+	// Calm injects one fault only: it kills the leader repeatedly. It measures the cost of an
+	// election.
 	Calm  bool
 	Plant plant.Set
-	// Trace is told everything that happens.
+	// Trace gets a line for every event.
 	Trace func(format string, args ...any)
 }
 
@@ -34,7 +34,7 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("seed %d, %v: %s broken: %s", v.Seed, v.At.Round(time.Microsecond), v.Guarantee, v.Detail)
 }
 
-// Result is what one run saw.
+// Result is the result of one run.
 type Result struct {
 	Violation *Violation
 	Virtual   time.Duration
@@ -46,8 +46,8 @@ type Result struct {
 	// StaleFenced and StaleUnfenced count writes of an older leader that took
 	// effect after a newer one's.
 	StaleFenced, StaleUnfenced int
-	// Overlaps counts terms that began while another process, paused, had not been
-	// told yet that its own was over. It would not have passed Check.
+	// Overlaps counts terms that began while another, paused process had not noticed yet that
+	// its own term was over. Its Check would fail.
 	Overlaps int
 	Overruns int
 	Faults   map[string]int
@@ -58,8 +58,8 @@ type Result struct {
 	Hash     uint64
 }
 
-// pickTiming draws the timing of a run: margins hide bugs, so half of the runs
-// have none.
+// pickTiming draws the timing of a run. Half of the runs have no margin, because margins hide
+// bugs.
 func (w *world) pickTiming() lease.Timing {
 	var t lease.Timing
 	switch x := w.rand.Float64(); {
@@ -79,7 +79,7 @@ func (w *world) pickTiming() lease.Timing {
 	return t
 }
 
-// Run plays one world to its end.
+// Run runs one world to its end.
 func Run(cfg Config) *Result {
 	if cfg.Candidates == 0 {
 		cfg.Candidates = 5
@@ -165,8 +165,8 @@ func (w *world) recovery() time.Duration {
 	return d
 }
 
-// storm injects faults, heals, and sees that the world recovers; then it kills
-// the leader once more and sees how long that takes without any other fault.
+// storm injects faults, heals them, and checks that the world recovers. Then it kills the leader
+// once more and checks the time of that failover.
 func (w *world) storm() {
 	clean := w.expiry() + time.Second
 	if w.has(epochRaised) {
@@ -185,7 +185,7 @@ func (w *world) storm() {
 		if w.now >= w.healAt {
 			return
 		}
-		w.misfortune()
+		w.injectFault()
 		w.after(w.between(200*time.Millisecond, 16*time.Second), next)
 	}
 	w.after(5*time.Second, next)
@@ -230,7 +230,7 @@ func (w *world) heal() {
 	for _, n := range w.processes() {
 		w.lift(n.candidate.ID)
 		w.mend(n)
-		n.sinkRoad.heal()
+		n.sinkLink.heal()
 		n.preWrite, n.hang, n.deposed, n.loseNext = 0, 0, false, false
 		if !n.up {
 			n.start()
@@ -242,7 +242,7 @@ func (w *world) heal() {
 	}
 }
 
-// allLed is G7, and that leading has an effect.
+// allLed checks G7, and that leaders write.
 func (w *world) allLed(when string) {
 	for _, g := range w.groups {
 		n := w.leader(g)
@@ -261,7 +261,7 @@ func (w *world) allLed(when string) {
 	}
 }
 
-// calm kills the leader, again and again, and lets it come back.
+// calm kills and restarts the leader repeatedly.
 func (w *world) calm() {
 	w.healAt = never
 	var next func()

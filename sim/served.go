@@ -8,8 +8,8 @@ import (
 	"github.com/tenurehq/tenure/internal/election"
 )
 
-// buildService makes the processes of a served world. Most clocks differ by as much as they
-// may, some processes share an id, and some groups are led over the service alone.
+// buildService creates the processes of a served world. Most clocks differ by the whole bound,
+// some processes share an id, and some groups are led over the service only.
 func (w *world) buildService() {
 	w.cordons = map[string]bool{}
 	for i := range 2 {
@@ -34,7 +34,7 @@ func (w *world) buildService() {
 			n.away[w.groups[0]] = true
 		}
 	}
-	clocks := []*wheel{&w.store.clock}
+	clocks := []*driftClock{&w.store.clock}
 	for _, n := range w.processes() {
 		clocks = append(clocks, &n.clock)
 	}
@@ -48,7 +48,7 @@ func (w *world) buildService() {
 	}
 }
 
-// processes are the candidates and the instances of the service.
+// processes returns the candidates and the instances of the service.
 func (w *world) processes() []*node {
 	if len(w.instances) == 0 {
 		return w.nodes
@@ -60,14 +60,14 @@ func (w *world) processes() []*node {
 	return all
 }
 
-// servedFaults are drawn in served worlds too.
+// servedFaults are additional faults of served worlds.
 var servedFaults = []fault{
 	{"cordon", 12, (*world).cordon},
 	{"connection dropped", 20, (*world).drop},
 	{"client gone for good", 4, (*world).retire},
 }
 
-// instanceFaults strike the instances of the service.
+// instanceFaults are faults of the instances of the service.
 var instanceFaults = []fault{
 	{"instance crash and restart", 0, (*world).crash},
 	{"instance stops in order", 0, (*world).stopInstance},
@@ -81,9 +81,9 @@ var instanceFaults = []fault{
 	{"instance: watch goes deaf", 0, (*world).deafen},
 }
 
-// cordon keeps a node from beginning to lead, for a while.
+// cordon cordons a node for a while.
 func (w *world) cordon(n *node) bool {
-	// A backup may be restored: then the cordon would be lost.
+	// Not while a backup exists: restoring it would lose the cordon.
 	if w.store.down || w.store.backup != nil || w.rewound || w.cordons[n.candidate.ID] || !w.setCordon(n.candidate.ID, "maintenance") {
 		return false
 	}
@@ -96,7 +96,7 @@ func (w *world) lift(id string) {
 	if !w.cordons[id] {
 		return
 	}
-	delete(w.cordons, id) // from here on it is allowed
+	delete(w.cordons, id) // from here on a grant is allowed
 	if !w.setCordon(id, "") {
 		w.after(100*time.Millisecond, func() {
 			w.cordons[id] = true
@@ -115,7 +115,7 @@ func (w *world) setCordon(id, why string) bool {
 	return err == nil
 }
 
-// drop breaks the connection of a call. The client may notice only when its time is over.
+// drop breaks the connection of a call. The client may notice only after its timeout.
 func (w *world) drop(n *node) bool {
 	if n.client == nil || len(n.client.open) == 0 {
 		return false
@@ -153,12 +153,12 @@ func (w *world) stopInstance(n *node) bool {
 	return true
 }
 
-// orphaned bounds how long a group can be held after its client is gone: a copy of a call is
-// late, waits, wins, and then the session runs out.
+// orphaned bounds how long a group can be held after its client is gone: a copy of a call
+// arrives late, waits and wins, and then its session expires.
 func (w *world) orphaned() time.Duration { return 2*w.timing.TTL + w.maxWait() + w.expiry() }
 
-// checkClients is G7 and E5 for clients of the service: a group that is held by a client's
-// session is led by the client, or falls vacant.
+// checkClients checks G7 and E5 for clients of the service: a group that a client's session
+// holds is led by the client, or becomes vacant.
 func (w *world) checkClients(group string) {
 	l := w.store.grants[group]
 	n := w.store.owner(l.holder)
@@ -176,8 +176,8 @@ func (w *world) checkClients(group string) {
 	}
 }
 
-// checkLeft is E4 for the service: a call that ended without leading has closed the session
-// that it opened, unless that leads or another call uses it.
+// checkLeft checks E4 for the service: a campaign that ended without a win has closed the
+// session that it opened, unless the session leads or another call uses it.
 func (w *world) checkLeft(s *serving, out *election.Outcome) {
 	id, i := out.Session.ID, s.i
 	if s.lent || !w.store.alive(id) || w.store.grants[s.req.groups[0]].holder == id || i.quietFor() < 4*w.timing.CallTimeout {

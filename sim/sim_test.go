@@ -124,7 +124,7 @@ func TestPlanted(t *testing.T) {
 func TestWheel(t *testing.T) {
 	r := newRand(1)
 	for range 10_000 {
-		c := wheel{anchor: instant(r.Int64N(int64(time.Hour))), offset: clock.Instant(r.Int64N(int64(time.Hour))), ppm: r.Int64N(100_000) - 50_000}
+		c := driftClock{anchor: instant(r.Int64N(int64(time.Hour))), offset: clock.Instant(r.Int64N(int64(time.Hour))), ppm: r.Int64N(100_000) - 50_000}
 		i := c.offset + clock.Instant(r.Int64N(int64(time.Hour)))
 		at := c.when(i)
 		if c.read(at) < i || at > c.anchor && c.read(at-1) >= i {

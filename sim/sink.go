@@ -8,18 +8,18 @@ import (
 	"github.com/tenurehq/tenure/internal/plant"
 )
 
-// sink is what the leaders of a group write to: a fenced resource, an unfenced
-// one beside it that takes the same writes, and a sequence.
+// sink is what the leaders of a group write to: a fenced resource, an unfenced one that gets
+// the same writes, and a sequence.
 type sink struct {
 	w     *world
 	group string
 	down  bool
 
 	mark    fence.Mark
-	applied fence.Token // the highest whose write took effect
-	sealed  fence.Token // the highest that was sealed
+	applied fence.Token // the highest token whose write took effect
+	sealed  fence.Token // the highest token that was sealed
 	seq     uint64
-	lastAt  instant // of the last write that took effect
+	lastAt  instant // when the last write took effect
 	lastBy  fence.Token
 
 	unfenced fence.Token
@@ -35,7 +35,7 @@ type sink struct {
 
 var errFull = errors.New("no space left on the device")
 
-// receive lets a request wait while the sink is slow.
+// receive delays a request while the sink is slow.
 func (s *sink) receive(f func()) {
 	if s.slow == 0 {
 		f()
@@ -51,14 +51,14 @@ func (s *sink) receive(f func()) {
 // answer goes back to the writer.
 type answer struct {
 	err   error
-	first uint64 // of a sequence
+	first uint64 // the first number that was taken from the sequence
 }
 
 func (s *sink) stamp(t fence.Token) fence.Stamp {
 	return fence.Stamp{Deployment: deployment, Group: s.group, Token: t}
 }
 
-// admit is the rule, with what may be planted in it.
+// admit applies the rule of the fence, with its planted bugs.
 func (s *sink) admit(t fence.Token) error {
 	next, err := s.mark.Admit(s.stamp(t))
 	switch {
@@ -76,11 +76,11 @@ func (s *sink) admit(t fence.Token) error {
 	return err
 }
 
-// operatorDelay is how long it takes at most until somebody advances a mark.
+// operatorDelay is the longest time until an operator advances a mark.
 const operatorDelay = 3 * time.Second
 
-// slipped: two epochs were raised in a row, and the sink takes that for a typing
-// mistake. An operator advances the mark after a while.
+// slipped handles a refusal by the slip rule, which happens after two raised epochs in a row.
+// An operator advances the mark after a while.
 func (s *sink) slipped(err error) {
 	var slip *fence.SlipError
 	if !errors.As(err, &slip) || slip.Stamp.Token > s.w.store.grants[s.group].top || s.advances {
@@ -112,7 +112,7 @@ func (s *sink) seal(t fence.Token) answer {
 	return answer{}
 }
 
-// write makes the effect, and takes n numbers of the sequence.
+// write applies a write and takes n numbers of the sequence.
 func (s *sink) write(t fence.Token, n uint64) answer {
 	if t < s.unfenced {
 		s.w.result.StaleUnfenced++
@@ -173,8 +173,8 @@ func (s *sink) restart(outage time.Duration) {
 	s.w.after(outage, func() { s.down = false })
 }
 
-// restore puts the backup back. The operator brings the mark and the sequence up to
-// what is known elsewhere before anybody can write.
+// restore restores the backup. The operator advances the mark and the sequence to what is
+// known elsewhere before anybody can write.
 func (s *sink) restore(outage time.Duration) {
 	s.restart(outage)
 	last := s.seq

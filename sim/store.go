@@ -18,41 +18,41 @@ import (
 
 const deployment = "sim"
 
-// store is the engine: that of store/mem behind a clock of its own. Every process has a
-// kv.Store over it. The promises of store.Store are checked here, on the keys.
+// simStore is the engine of store/mem with a clock of its own. Every process has a kv.Store
+// over it. simStore checks the promises of store.Store, on the keys.
 type simStore struct {
 	w       *world
-	clock   wheel
+	clock   driftClock
 	engine  *mem.Engine
 	caps    kv.Caps
-	admin   *kv.Store // an operator's
+	admin   *kv.Store // the client of an operator
 	down    bool
-	since   instant // of the outage
+	since   instant // when the outage began
 	streams []*stream
 	wakeAt  instant
 
 	backup *mem.Snapshot
-	life   string // of the data: a restore may begin another one
+	life   string // the incarnation of the data: a restore may change it
 
 	sessions map[store.SessionID]*session
 	late     map[store.SessionID]*op  // keep-alives that have not arrived
-	leased   map[string]clock.Instant // until when, of leases that have no session yet
+	leased   map[string]clock.Instant // expiry of leases that have no session yet
 	grants   map[string]*ledger
-	epoch    uint64 // raised to
+	epoch    uint64 // the epoch that an operator raised last
 
 	backAt instant // when the last outage ended
 	gone   time.Duration
-	calm   map[*node]bool // those that nothing disturbed before it
+	calm   map[*node]bool // processes that nothing disturbed before the outage
 
-	slow          time.Duration // of every call
-	disk          time.Duration // of every commit, one after the other
-	busyUntil     instant       // the disk
-	lag           time.Duration // of watches
-	refuseWatches int           // so many more
-	grantsTTL     float64       // of the TTL that is requested; 0: all of it
+	slow          time.Duration // delay of every call
+	disk          time.Duration // time on disk of every commit, one after the other
+	busyUntil     instant       // until when the disk is busy
+	lag           time.Duration // delay of watches
+	refuseWatches int           // how many more watches to refuse
+	grantsTTL     float64       // the fraction of a requested TTL that is granted; 0: all of it
 }
 
-// session is what is known of a session without asking.
+// session is what the simulator knows about a session.
 type session struct {
 	owner    *node
 	instance string // the start of the process that opened it
@@ -62,7 +62,7 @@ type session struct {
 	closing  bool // its owner wants to close it
 	ended    bool
 	forced   bool // closed by an operator
-	lost     bool // with a rewind: a call that is repeated may begin it anew
+	lost     bool // by a rewind: a repeated call may open it again
 }
 
 // ledger is the history of a group's grants.
@@ -74,13 +74,13 @@ type ledger struct {
 	over     map[fence.Token]instant // when terms ended
 	vacantAt instant                 // never: led
 	tries    int                     // acquires since the vacancy
-	// wrong are grants that must not be relied on, by token and session: what is broken if
-	// somebody does. Where a step has one key only, a session may die while a grant is made,
-	// and an engine that lost data grants until somebody notices.
+	// wrong are grants that no process may use, and the guarantee that is broken if one does.
+	// With one key per step, a session may die while a grant is made, and an engine that lost
+	// data grants until somebody notices.
 	wrong map[grantKey]*misgrant
 
-	handedOver        bool      // the newest grant
-	prepared          *misgrant // what was wrong with it when it was written first
+	handedOver        bool      // the newest grant was by transfer
+	prepared          *misgrant // what was wrong with it when it was prepared
 	grantedAt, usedAt instant
 }
 
@@ -89,7 +89,8 @@ type grantKey struct {
 	session store.SessionID
 }
 
-// misgrant is what is broken if a process relies on a grant. Excused: nobody could know.
+// misgrant is the guarantee that is broken if a process uses a grant. Excused: the process
+// could not know.
 type misgrant struct {
 	guarantee, text string
 	excused         bool
@@ -101,8 +102,8 @@ type holding struct {
 	Token   fence.Token     `json:"token"`
 }
 
-// stored is what the checks read of a record. Where a step has one key only, a grant is
-// prepared in it first: then it keeps its version.
+// stored is the part of a record that the checks read. With one key per step, a grant is
+// first prepared in Next, and the record keeps its version.
 type stored struct {
 	holding
 	Version uint64 `json:"version"`
@@ -126,7 +127,7 @@ func lives(beat kv.Item) bool {
 func newStore(w *world) *simStore {
 	s := &simStore{
 		w:        w,
-		clock:    wheel{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))), ppm: w.ppm()},
+		clock:    driftClock{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))), ppm: w.ppm()},
 		engine:   mem.NewEngine(w.cfg.Plant),
 		caps:     w.caps,
 		life:     "life",
@@ -178,7 +179,7 @@ func (s *simStore) forced(id store.SessionID) bool {
 
 var errCompacted = errors.New("the watch was compacted")
 
-// refusesWatch: the store is down, or what the watch would begin with is compacted.
+// refusesWatch: the store is down, or the history that the watch needs is compacted.
 func (s *simStore) refusesWatch() bool {
 	if s.refuseWatches > 0 && !s.down {
 		s.refuseWatches--
@@ -187,7 +188,7 @@ func (s *simStore) refusesWatch() bool {
 	return s.down
 }
 
-// receive serves an operation after as long as the engine and its disk take.
+// receive runs an operation after the delay of the engine and its disk.
 func (s *simStore) receive(write bool, done func()) {
 	d := time.Duration(0)
 	if s.slow > 0 {
@@ -195,7 +196,7 @@ func (s *simStore) receive(write bool, done func()) {
 	}
 	if write {
 		if s.disk > 0 {
-			// An engine refuses work rather than queue it without a limit; here it speeds up.
+			// Real engines refuse work when their queue is full; this one gets faster.
 			s.busyUntil = min(max(s.busyUntil, s.w.now).add(s.disk), s.w.now.add(2*s.w.timing.CallTimeout))
 		}
 		if s.busyUntil > s.w.now {
@@ -225,7 +226,7 @@ func (s *simStore) grant(id string, ttl time.Duration) time.Duration {
 		s.w.saw(lessTTL)
 	}
 	now := s.now()
-	lives := s.engine.Lives(now, id) // then this changes nothing
+	lives := s.engine.Lives(now, id) // then Grant changes nothing
 	granted := s.engine.Grant(now, id, ttl)
 	if !lives {
 		s.leased[id] = now.Add(granted)
@@ -249,10 +250,10 @@ func (s *simStore) revoke(n *node, id string) {
 	s.publish()
 }
 
-// renew renews a lease, then reads. A deposed leader of the engine that does not know yet
-// may acknowledge: the new one began to count every TTL a moment ago, and does not see this
-// keep-alive. That moment is within the margin. Then n is cut off, which is when it would
-// matter.
+// renew renews a lease, then reads. An engine leader that does not know yet that it was
+// deposed may acknowledge a keep-alive that the new leader does not see: the new leader
+// restarted every TTL a moment ago, within the margin. Then n is cut off, so that no later
+// keep-alive hides the difference.
 func (s *simStore) renew(t *task, id string, read []string) (renewal, error) {
 	now, n := s.now(), t.n
 	s.engine.Expire(now)
@@ -275,7 +276,7 @@ func (s *simStore) renew(t *task, id string, read []string) (renewal, error) {
 		}
 		s.w.saw(deposedAck)
 		s.w.after(60*time.Millisecond, func() {
-			n.road.cutOut, n.road.cutIn = true, true
+			n.link.cutOut, n.link.cutIn = true, true
 			s.w.after(s.w.until(s.w.between(s.w.timing.TTL, 2*s.w.timing.TTL)), func() { s.w.mend(n) })
 		})
 		return renewal{i.ttl, s.commit(t, kv.Txn{Read: read})}, nil
@@ -289,7 +290,7 @@ func (s *simStore) renew(t *task, id string, read []string) (renewal, error) {
 	return renewal{ttl, s.commit(t, kv.Txn{Read: read})}, err
 }
 
-// commit makes a transaction of a task, or of an operator (nil), and checks what it did.
+// commit runs a transaction of a task, or of an operator (nil), and checks its effect.
 func (s *simStore) commit(t *task, x kv.Txn) kv.Result {
 	now := s.now()
 	s.engine.Expire(now)
@@ -318,7 +319,7 @@ func (s *simStore) commit(t *task, x kv.Txn) kv.Result {
 	return r
 }
 
-// lastMoment: a session is about to be ended, and a keep-alive that seemed lost arrives.
+// lastMoment lets a late keep-alive arrive just before its session is ended.
 func (s *simStore) lastMoment(id store.SessionID) {
 	if o := s.late[id]; o != nil && s.w.faulty && !s.down && s.w.chance(0.5) {
 		delete(s.late, id)
@@ -359,14 +360,14 @@ func (s *simStore) wroteBeat(t *task, id store.SessionID, before, after kv.Item)
 	}
 }
 
-// closing: the owner of a session is about to close it.
+// closing records that the owner of a session is about to close it.
 func (s *simStore) closing(id store.SessionID) {
 	if i := s.sessions[id]; i != nil {
 		i.closing = true
 	}
 }
 
-// closed is G5: what is closed by its owner is not being worked on.
+// closed checks G5: an owner closes its session only after work has returned.
 func (s *simStore) closed(id store.SessionID) {
 	n := s.owner(id)
 	for _, t := range n.terms {
@@ -376,8 +377,8 @@ func (s *simStore) closed(id store.SessionID) {
 	}
 }
 
-// expired is S5 where processes observe each other: n ends a session that was silent for its
-// TTL, by the clock of n. And within the bound on drift nobody's clock may differ by more.
+// expired checks S5 with observed expiry: n may end a session that was silent for its TTL by
+// the clock of n and, if clocks are within the bound on drift, by true time.
 func (s *simStore) expired(n *node, id store.SessionID, i *session) {
 	w := s.w
 	quiet := n.clock.read(w.now).Sub(n.clock.read(i.beatAt))
@@ -388,7 +389,7 @@ func (s *simStore) expired(n *node, id store.SessionID, i *session) {
 		w.broken("S5", "%s ended session %s %v before its TTL had run out", n.name, id, i.ttl-quiet)
 	}
 	w.saw(observedEnd)
-	// Nobody could renew during an outage: that time does not count.
+	// The time of an outage does not count: nobody could renew.
 	o := i.owner
 	if since := time.Duration(w.now - s.backAt); s.gone > w.timing.TTL*6/10 && since < w.timing.TTL/4 && s.calm[o] && o.up && !o.paused && o.sess == id && o.quietAt <= s.backAt.add(glance) {
 		w.broken("E1", "%s ended session %s of %s %v after an outage of %v", n.name, id, o.name, since, s.gone)
@@ -400,7 +401,7 @@ func (s *simStore) wroteRecord(t *task, group string, before, after kv.Item) {
 	b, a := parseRecord(before), parseRecord(after)
 	w, l := s.w, s.grants[group]
 	if p := b.Next; p != nil && a.Next == nil && (a.holding == p.Record || a.holding == b.holding && a.Version == b.Version) {
-		// A prepared grant is made, or comes to nothing. Anybody may decide that.
+		// A prepared grant is completed or undone. Any process may do that.
 		if a.holding == p.Record {
 			s.granted(t, group, a.holding)
 		}
@@ -447,7 +448,7 @@ func (s *simStore) wroteRecord(t *task, group string, before, after kv.Item) {
 		w.broken("S1", "group %s was granted to the dead session %s", group, to.Session)
 	case release && (!handed || b.Version != seen):
 		w.broken("S4", "a late release of version %d handed over version %d of group %s", seen, b.Version, group)
-	case w.rewound && s.caps.Keys == 1: // between two steps: who asked notices, or is excused
+	case w.rewound && s.caps.Keys == 1: // between two steps: the caller notices, or is excused
 	case !release && s.alive(b.Session):
 		w.broken("S2", "group %s was granted to %s while its holder %s lives", group, to.Session, b.Session)
 	case !release && b.Version != seen:
@@ -463,7 +464,7 @@ func (s *simStore) wroteRecord(t *task, group string, before, after kv.Item) {
 	}
 }
 
-// heldBy are the records that a call names.
+// heldBy returns the records that a call names.
 func heldBy(c *machine.Call) []store.Record {
 	if c.Kind == machine.CallRelease {
 		return c.Held
@@ -471,7 +472,7 @@ func heldBy(c *machine.Call) []store.Record {
 	return c.Seen
 }
 
-// checkReturned is G5.
+// checkReturned checks G5.
 func (s *simStore) checkReturned(group string, id store.SessionID, token fence.Token) {
 	n := s.owner(id)
 	for _, t := range n.terms {
@@ -481,8 +482,8 @@ func (s *simStore) checkReturned(group string, id store.SessionID, token fence.T
 	}
 }
 
-// forbidden is why a grant must not be made. A grant that was prepared before the epoch was
-// raised, or before a cordon was acknowledged, may be made afterwards: the calls overlap.
+// forbidden returns why a grant must not be made, or nil. It is asked when the grant is
+// prepared: a raised epoch or a cordon that is acknowledged later overlaps with the call.
 func (s *simStore) forbidden(group string, to holding) *misgrant {
 	switch {
 	case to.Token.Epoch() < s.epoch:
@@ -493,14 +494,14 @@ func (s *simStore) forbidden(group string, to holding) *misgrant {
 	return nil
 }
 
-// granted checks G1 and remembers.
+// granted checks G1 and records the grant.
 func (s *simStore) granted(t *task, group string, to holding) {
 	w, l, token := s.w, s.grants[group], to.Token
 	wrong := l.prepared
 	switch {
 	case w.rewound:
-		// Until somebody has noticed. A process notices when an answer is older than what
-		// it had seen before.
+		// Such a grant is excused until a process could notice: when an answer is older than
+		// what it had seen before.
 		marked := strings.Contains(string(s.engine.Get("meta").Value), `"rewound":true`)
 		wrong = &misgrant{guarantee: "G1", text: fmt.Sprintf("group %s was granted with token %d by an engine that went back", group, token)}
 		wrong.excused = !marked && (t == nil || t.n.high <= s.engine.Index() && (!w.newLife || t.n.incarnation != s.life))
@@ -538,13 +539,13 @@ func (s *simStore) granted(t *task, group string, to holding) {
 	}
 }
 
-// cordoned: nothing may begin on the session.
+// cordoned reports whether no term may begin with the session.
 func (s *simStore) cordoned(id store.SessionID) bool {
 	o := s.owner(id)
 	return o != nil && s.w.cordons[o.candidate.ID]
 }
 
-// answered checks what a process is told.
+// answered checks the answer that a process gets.
 func (s *simStore) answered(t *task, r *machine.Reply) {
 	c, w := t.call, s.w
 	switch c.Kind {
@@ -579,7 +580,7 @@ func (s *simStore) answered(t *task, r *machine.Reply) {
 	}
 }
 
-// renewed is G4 for clients of the service: a renewal is acknowledged only for a term that
+// renewed checks G4 for clients of the service: a renewal is acknowledged only if the term
 // was not over when the call arrived.
 func (s *simStore) renewed(r *request, arrived instant) {
 	l := s.grants[r.groups[0]]
@@ -591,8 +592,8 @@ func (s *simStore) renewed(r *request, arrived instant) {
 	}
 }
 
-// publish takes in what has changed, tells the watches, and sets the alarm for the next
-// expiry.
+// publish processes the changes of the engine, sends them to the watches, and schedules the
+// next expiry.
 func (s *simStore) publish() {
 	for _, c := range s.engine.Changed() {
 		s.changed(c)
@@ -633,7 +634,7 @@ func (s *simStore) changed(c kv.Change) {
 	}
 }
 
-// show takes in the record of a group.
+// show updates the ledger from the record of a group.
 func (s *simStore) show(group string) {
 	l, i := s.grants[group], s.engine.Get("record/"+group)
 	r := parseRecord(i)
@@ -647,7 +648,7 @@ func (s *simStore) show(group string) {
 
 func (s *simStore) vacant(group string) {
 	if l := s.grants[group]; l.vacantAt == never {
-		// Those who tried after the winner count too.
+		// Attempts after the winner's count, too.
 		s.w.result.Tries = append(s.w.result.Tries, l.tries)
 		l.vacantAt, l.tries = s.w.now, 0
 		l.over[l.top] = s.w.now
@@ -663,8 +664,7 @@ func (s *simStore) expire() {
 	}
 }
 
-// loseStreams ends every watch. One that is deaf already stays so: nobody tells
-// its process.
+// loseStreams ends every watch, except those that are deaf: their processes do not notice.
 func (s *simStore) loseStreams() {
 	for _, st := range s.streams {
 		if !st.deaf {
@@ -687,7 +687,7 @@ func (s *simStore) start() {
 	if !s.down {
 		return
 	}
-	// G8: whoever could not ask for longer than the TTL does not believe.
+	// G8: after an outage longer than the TTL no process believes.
 	s.gone, s.backAt = time.Duration(s.w.now-s.since), s.w.now
 	if s.gone > s.w.timing.TTL+s.w.timing.TTL/20 && !s.w.lenient {
 		for _, n := range s.w.nodes {
@@ -703,7 +703,7 @@ func (s *simStore) start() {
 	s.publish()
 }
 
-// restarted: whatever lives has its whole TTL.
+// restarted gives every living session its whole TTL.
 func (s *simStore) restarted() {
 	s.engine.Restart(s.now())
 	for id, i := range s.sessions {
@@ -713,7 +713,7 @@ func (s *simStore) restarted() {
 	}
 }
 
-// rewind puts the backup back: the engine forgets what it had acknowledged.
+// rewind restores the backup: the engine loses what it acknowledged since.
 func (s *simStore) rewind() {
 	s.engine.Restore(s.now(), s.backup)
 	s.backup = nil

@@ -15,30 +15,30 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// task is code of store/kv that runs in a process: a call of the machine, or what the store
-// does beside its calls. It is a coroutine: at each operation of its driver it hands control
-// back to the world, which goes on with it when the answer arrives.
+// task is code of store/kv that runs in a process: a call of the machine, or background work
+// of the store. It is a coroutine: at each operation of its driver it yields to the world,
+// which resumes it when the answer arrives.
 type task struct {
 	*worker
 	n       *node
-	call    *machine.Call // nil: none of the machine's
-	done    func()        // after the code has returned
+	call    *machine.Call // nil: not a call of the machine
+	done    func()        // runs after the code has returned
 	over    bool
-	op      *op  // under way
-	mute    bool // what it writes is not answered
-	watches bool // begins a watch
-	// An instance of the service works for a client, which gave an instance id.
+	op      *op  // in progress
+	mute    bool // its writes get no answer
+	watches bool // it begins a watch
+	// In an instance of the service: the client that it works for, and its instance id.
 	by       *node
 	instance string
 
-	// What the engine did for it.
+	// The effects at the engine.
 	won     map[string]fence.Token
-	renewed bool // a keep-alive of a living session
-	arrived bool // a keep-alive, perhaps the second copy
-	rewound bool // a keep-alive: the deployment was marked as rewound then
+	renewed bool // a keep-alive renewed a living session
+	arrived bool // a keep-alive arrived; its second copy may follow
+	rewound bool // a keep-alive arrived when the deployment was marked as rewound
 }
 
-// owner is the process that the task works for, and start the id of its start.
+// owner returns the process that the task works for, and the id of that process's start.
 func (t *task) owner() (n *node, start string) {
 	if t.by != nil {
 		return t.by, t.instance
@@ -46,13 +46,13 @@ func (t *task) owner() (n *node, start string) {
 	return t.n, t.n.instance()
 }
 
-// worker is a coroutine. It runs one task after the other: a new one costs more.
+// worker is a coroutine. It is used for one task after the other, because a new one costs more.
 type worker struct {
 	next func() (*op, bool)
 	stop func()
 	job  func()
-	// yield hands an operation to the world, nil when the job is done. It is false when
-	// the process has crashed.
+	// yield passes an operation to the world, or nil when the job is done. It returns false
+	// when the process has crashed.
 	yield func(*op) bool
 }
 
@@ -70,13 +70,13 @@ func newWorker() *worker {
 	return c
 }
 
-// op is an operation of the driver under way.
+// op is an operation of the driver in progress.
 type op struct {
 	ctx    context.Context
 	write  bool
-	do     func() func() // at the engine; what it returns hands over the answer
+	do     func() func() // runs at the engine; the function it returns delivers the answer
 	fail   func(error)
-	stream *stream // waits for the next change instead
+	stream *stream // if set, the task waits for the next change of this watch
 	sent   instant
 }
 
@@ -101,7 +101,7 @@ func (n *node) run(t *task, f, done func()) {
 			done()
 		}
 	}
-	t.done = func() { n.w.after(0, finish) } // the machine is in the middle of a step
+	t.done = func() { n.w.after(0, finish) } // not now: the machine is in the middle of a step
 	t.resume(nil)
 	t.done = finish
 }
@@ -137,7 +137,7 @@ func (t *task) resume(put func()) {
 	}
 }
 
-// answer goes on with the task once its process runs, unless the operation is over.
+// answer resumes the task, after a pause of its process, unless the operation is over.
 func (t *task) answer(o *op, put func()) {
 	if t.op != o || t.over {
 		return
@@ -157,35 +157,35 @@ func (t *task) send(o *op) {
 	arrive := func() {
 		s.receive(o.write, func() {
 			if served && o.write {
-				return // an engine does it once
+				return // the engine applies a doubled write once
 			}
 			served = true
 			if s.down {
 				if n.w.chance(0.5) {
-					n.road.back(func() { fail(errReset) })
+					n.link.back(func() { fail(errReset) })
 				}
 				return
 			}
 			put := o.do()
 			if !t.mute || !o.write {
-				n.road.back(func() { t.answer(o, put) })
+				n.link.back(func() { t.answer(o, put) })
 			}
 		})
 	}
 	if s.caps.Keys == 1 && o.write && t.call != nil && t.call.Kind == machine.CallOpen && n.w.faulty && n.w.chance(0.05) {
-		// Between two steps of an opening. A retry opens the session meanwhile, and may close it.
+		// Delay one step of Open. Meanwhile a retry opens the session, and may close it.
 		n.w.saw(lateOpening)
 		n.w.after(n.w.between(n.w.timing.CallTimeout, 3*n.w.timing.CallTimeout), arrive)
 		return
 	}
-	underWay := n.road.there(arrive, fail)
+	underWay := n.link.there(arrive, fail)
 	if !underWay && o.write && t.call != nil && t.call.Kind == machine.CallBeat {
 		s.late[t.call.Session] = o // not lost, but late
 	}
 }
 
-// overdue ends operations that were not answered, or whose context has ended. What the
-// machine has asked for may be answered after it has stopped waiting.
+// overdue ends operations that timed out or whose context has ended. Calls of the machine
+// have a longer limit, so that answers can arrive after the machine has stopped waiting.
 func (n *node) overdue() {
 	for _, t := range slices.Clone(n.tasks) {
 		o, limit := t.op, n.w.timing.CallTimeout
@@ -202,7 +202,7 @@ func (n *node) overdue() {
 	}
 }
 
-// kill ends the tasks of a process that crashes. What they have sent arrives all the same.
+// kill ends the tasks of a process that crashes. Messages that they sent still arrive.
 func (n *node) kill() {
 	tasks := n.tasks
 	n.tasks, n.answers = nil, nil
@@ -222,8 +222,8 @@ func (t *task) end() {
 	n.w.running = was
 }
 
-// driver connects a store with the engine: that of a process over its road, or that of an
-// operator (n is nil), for whom everything happens at once.
+// driver connects a store with the engine: that of a process over its link, or that of an
+// operator (n is nil), without delay.
 type driver struct {
 	s *simStore
 	n *node
@@ -284,7 +284,7 @@ func (d driver) Grant(ctx context.Context, want string, ttl time.Duration) (stri
 	return want, granted, err
 }
 
-// saw notes what the store of a process knows of the engine.
+// saw records the index and the incarnation of the engine that the process has seen.
 func (n *node) saw(r kv.Result) {
 	if n != nil && r.Incarnation != "" {
 		n.high, n.incarnation = max(n.high, r.Index), r.Incarnation
@@ -339,15 +339,15 @@ type stream struct {
 	life     int
 	prefixes []string
 	arrived  []kv.Change
-	waits    *task // for the next change
+	waits    *task // the task that waits for the next change
 	got      kv.Change
 	err      error
 	tick     time.Duration
 	ticks    bool
 
 	open    bool
-	deaf    bool // dead, and nobody knows
-	held    bool // the road is cut, and the messages wait
+	deaf    bool // broken, and its process has not noticed
+	held    bool // the link is cut, and messages wait in backlog
 	last    instant
 	backlog []kv.Change
 }
@@ -357,7 +357,7 @@ func newStream(n *node, tick time.Duration, prefixes []string) *stream {
 	w := n.w
 	st := &stream{n: n, life: n.life, prefixes: prefixes, tick: tick}
 	arrived := false
-	n.road.there(func() {
+	n.link.there(func() {
 		if arrived || st.ended() {
 			return
 		}
@@ -379,7 +379,7 @@ func newStream(n *node, tick time.Duration, prefixes []string) *stream {
 	return st
 }
 
-// wait sets the alarm for the next tick.
+// wait schedules the next tick.
 func (st *stream) wait() {
 	st.n.w.after(st.tick, func() {
 		if !st.ended() {
@@ -392,7 +392,7 @@ func (st *stream) wait() {
 
 func (st *stream) ended() bool { return st.err != nil || st.life != st.n.life || !st.n.up }
 
-// take makes the next change the one that the task gets. It reports whether there is one.
+// take moves the next change to got. It reports whether there is one, or an error.
 func (st *stream) take() bool {
 	switch {
 	case st.err != nil:
@@ -406,7 +406,7 @@ func (st *stream) take() bool {
 	return true
 }
 
-// rouse goes on with the task, if it waits.
+// rouse resumes the task if it waits and there is a change.
 func (st *stream) rouse() {
 	t := st.waits
 	if t == nil || t.over {
@@ -438,14 +438,14 @@ func (st *stream) close() {
 	s.streams = slices.DeleteFunc(s.streams, func(o *stream) bool { return o == st })
 }
 
-// send tells a change: in order with its value, or as a hint in any order. Now and then one
-// is lost, and the stream says that there was a gap.
+// send sends a change: in order with its value, or as a hint in any order. Now and then it
+// replaces one by a gap.
 func (st *stream) send(c kv.Change) {
 	n, w := st.n, st.n.w
 	if !st.open || st.deaf || c.Key != "" && !slices.ContainsFunc(st.prefixes, func(p string) bool { return strings.HasPrefix(c.Key, p) }) {
 		return
 	}
-	if n.road.cutIn {
+	if n.link.cutIn {
 		st.held = true
 		st.backlog = append(st.backlog, c)
 		return
@@ -453,7 +453,7 @@ func (st *stream) send(c kv.Change) {
 	if w.gaps && w.chance(0.02) {
 		c = kv.Change{}
 	}
-	at := w.now.add(n.road.delay(n.road.slowIn) + w.store.lag)
+	at := w.now.add(n.link.delay(n.link.slowIn) + w.store.lag)
 	if w.store.caps.Ordered || c.Key == "" {
 		at = max(at, st.last)
 		st.last = at
@@ -469,7 +469,7 @@ func (st *stream) send(c kv.Change) {
 	})
 }
 
-// lose ends a watch; its process is told after a while.
+// lose ends a watch; its process gets the error after a while.
 func (st *stream) lose(within time.Duration) {
 	if st.open {
 		st.open = false

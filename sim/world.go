@@ -11,7 +11,7 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// world is one run: processes, a store, a sink, and the roads between them.
+// world is one run: processes, a store, a sink, and the links between them.
 // Everything happens in one goroutine, in the order of one heap of events.
 type world struct {
 	cfg    Config
@@ -23,7 +23,7 @@ type world struct {
 
 	groups  []string
 	caps    kv.Caps // of the engine's driver
-	gaps    bool    // watches lose changes, and say so
+	gaps    bool    // watches lose changes, and report a gap
 	newLife bool    // a restored engine has another incarnation
 	running *task
 	idle    []*worker
@@ -38,12 +38,12 @@ type world struct {
 	result  *Result
 	faulty  bool // faults are being injected
 	healAt  instant
-	deck    []*fault        // by weight
-	armed   []func(n *node) // for the next change of leader
-	rewound bool            // and the epoch is not raised yet
+	deck    []*fault        // each as often as its weight
+	armed   []func(n *node) // faults for the next change of leader
+	rewound bool            // the engine lost data, and the epoch is not raised yet
 	asked   int
-	raised  int // epochs
-	// coolDowns are those of the requests, by how the machine notes them.
+	raised  int // how often the epoch was raised
+	// coolDowns are the cool-downs of requests, by the text in the machine's note.
 	coolDowns map[string]time.Duration
 
 	kind    kind
@@ -52,15 +52,15 @@ type world struct {
 	trace   func(format string, args ...any)
 }
 
-// instant is true time, which nobody in the world can read.
+// instant is true time. No process can read it.
 type instant int64
 
 const never instant = 1 << 62
 
 func (t instant) add(d time.Duration) instant { return t + instant(d) }
 
-// wheel is a clock that runs at its own rate: reading = offset + elapsed·(1+ppm).
-type wheel struct {
+// driftClock is a clock that runs at its own rate: reading = offset + elapsed·(1+ppm).
+type driftClock struct {
 	anchor instant
 	offset clock.Instant
 	ppm    int64
@@ -68,13 +68,13 @@ type wheel struct {
 
 const million = 1_000_000
 
-func (c *wheel) read(t instant) clock.Instant {
+func (c *driftClock) read(t instant) clock.Instant {
 	d := int64(t - c.anchor)
 	return c.offset + clock.Instant(d+d/million*c.ppm+d%million*c.ppm/million)
 }
 
-// when is the first true instant at which the clock reads at least i.
-func (c *wheel) when(i clock.Instant) instant {
+// when returns the first instant at which the clock reads at least i.
+func (c *driftClock) when(i clock.Instant) instant {
 	if i == clock.Never {
 		return never
 	}
@@ -89,14 +89,14 @@ func (c *wheel) when(i clock.Instant) instant {
 	return t
 }
 
-// event is something that will happen.
+// event is a scheduled function.
 type event struct {
 	at  instant
 	seq uint64
 	f   func()
 }
 
-// queue is a heap of events in order of time, then of their making.
+// queue is a heap of events in order of time, then of creation.
 type queue []*event
 
 func (q queue) Len() int      { return len(q) }
@@ -122,9 +122,9 @@ func (w *world) at(t instant, f func()) {
 
 func (w *world) after(d time.Duration, f func()) { w.at(w.now.add(d), f) }
 
-// run lets the world go on until the end, or until a guarantee is broken.
+// run runs events until the end, or until a guarantee is broken.
 func (w *world) run(end instant) {
-	const busy = 100_000 // events at one instant: somebody spins
+	const busy = 100_000 // so many events at one instant are a busy loop
 	since, spin := w.now, 0
 	for len(w.queue) > 0 && w.result.Violation == nil {
 		if w.queue[0].at > end {
@@ -165,8 +165,7 @@ func (w *world) log(format string, args ...any) {
 	}
 }
 
-// mix folds what matters of an event into the hash that a second run must
-// repeat.
+// mix adds an event to the hash. A second run with the same seed must have the same hash.
 func (w *world) mix(values ...uint64) {
 	const prime = 1099511628211
 	h := w.result.Hash

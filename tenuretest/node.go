@@ -17,7 +17,7 @@ type Node struct {
 	id   string
 	node *lease.Node
 	gate *gate
-	road *road
+	link *link
 }
 
 // NewNode starts a node on any store, with the time of cfg.Clock. It is for tests on real
@@ -31,9 +31,9 @@ func NewNode(st store.Store, cfg lease.Config) (*Node, error) {
 	if st == nil {
 		return nil, &store.ArgumentError{Field: "store", Rule: "must not be nil"}
 	}
-	n.road = &road{store: st, gate: n.gate, patience: cfg.Timing.Resolve().CallTimeout}
+	n.link = &link{store: st, gate: n.gate, patience: cfg.Timing.Resolve().CallTimeout}
 	var err error
-	n.node, err = lease.New(n.road, cfg)
+	n.node, err = lease.New(n.link, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (n *Node) Elector(group string) tenure.Elector {
 // panics if the node has no session because it has not campaigned yet: that is a mistake in
 // the test.
 func (n *Node) Expire() {
-	had, err := n.road.expire(context.Background())
+	had, err := n.link.expire(context.Background())
 	switch {
 	case err != nil:
 		panic(fmt.Sprintf("tenuretest: node %q: the store does not end its session: %v", n.id, err))

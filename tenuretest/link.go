@@ -12,11 +12,11 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-var _ store.Store = (*road)(nil)
+var _ store.Store = (*link)(nil)
 
-// road is one node's connection to the store, through its gate. It embeds no Store, so that a
+// link is one node's connection to the store, through its gate. It embeds no Store, so that a
 // method that is added to the contract cannot bypass the gate.
-type road struct {
+type link struct {
 	store    store.Store
 	gate     *gate
 	patience time.Duration // how long a stream may be cut off before it breaks
@@ -33,7 +33,7 @@ const (
 )
 
 // travel makes a call: request and answer both pass the gate.
-func travel[T any](ctx context.Context, r *road, frozen bool, f func() (T, error)) (T, error) {
+func travel[T any](ctx context.Context, r *link, frozen bool, f func() (T, error)) (T, error) {
 	var zero T
 	if err := r.gate.pass(ctx, frozen); err != nil {
 		return zero, err
@@ -45,13 +45,13 @@ func travel[T any](ctx context.Context, r *road, frozen bool, f func() (T, error
 	return v, err
 }
 
-func tell(ctx context.Context, r *road, frozen bool, f func() error) error {
+func tell(ctx context.Context, r *link, frozen bool, f func() error) error {
 	_, err := travel(ctx, r, frozen, func() (struct{}, error) { return struct{}{}, f() })
 	return err
 }
 
 // expire ends the sessions at the store and reports whether there was one.
-func (r *road) expire(ctx context.Context) (bool, error) {
+func (r *link) expire(ctx context.Context) (bool, error) {
 	r.mu.Lock()
 	sessions := r.sessions
 	r.sessions = nil
@@ -64,13 +64,13 @@ func (r *road) expire(ctx context.Context) (bool, error) {
 	return len(sessions) > 0, nil
 }
 
-func (r *road) Caps() store.Caps { return r.store.Caps() }
+func (r *link) Caps() store.Caps { return r.store.Caps() }
 
-func (r *road) Session(ctx context.Context, id store.SessionID) (store.Session, error) {
+func (r *link) Session(ctx context.Context, id store.SessionID) (store.Session, error) {
 	return travel(ctx, r, anyone, func() (store.Session, error) { return r.store.Session(ctx, id) })
 }
 
-func (r *road) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
+func (r *link) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	return travel(ctx, r, theNode, func() (store.Session, error) {
 		s, err := r.store.Open(ctx, c, ttl, o)
 		if err == nil {
@@ -82,11 +82,11 @@ func (r *road) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, 
 	})
 }
 
-func (r *road) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
+func (r *link) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
 	return travel(ctx, r, theNode, func() (store.Beat, error) { return r.store.KeepAlive(ctx, id, groups...) })
 }
 
-func (r *road) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+func (r *link) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	return tell(ctx, r, theNode, func() error {
 		err := r.store.End(ctx, id, why, seen...)
 		if err == nil {
@@ -98,33 +98,33 @@ func (r *road) End(ctx context.Context, id store.SessionID, why store.Reason, se
 	})
 }
 
-func (r *road) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
+func (r *link) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	return travel(ctx, r, theNode, func() ([]store.Record, error) { return r.store.Acquire(ctx, id, seen...) })
 }
 
-func (r *road) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
+func (r *link) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
 	return travel(ctx, r, theNode, func() ([]store.Record, error) { return r.store.Release(ctx, id, to, why, held...) })
 }
 
-func (r *road) Answer(ctx context.Context, id store.SessionID, request string, a store.Answer) error {
+func (r *link) Answer(ctx context.Context, id store.SessionID, request string, a store.Answer) error {
 	return tell(ctx, r, theNode, func() error { return r.store.Answer(ctx, id, request, a) })
 }
 
-func (r *road) Ask(ctx context.Context, id store.SessionID, q store.Request) error {
+func (r *link) Ask(ctx context.Context, id store.SessionID, q store.Request) error {
 	return tell(ctx, r, anyone, func() error { return r.store.Ask(ctx, id, q) })
 }
 
-func (r *road) Answered(ctx context.Context, id store.SessionID, request string) (store.Answer, error) {
+func (r *link) Answered(ctx context.Context, id store.SessionID, request string) (store.Answer, error) {
 	return travel(ctx, r, anyone, func() (store.Answer, error) { return r.store.Answered(ctx, id, request) })
 }
 
-func (r *road) Read(ctx context.Context, group string) (store.View, error) {
+func (r *link) Read(ctx context.Context, group string) (store.View, error) {
 	return travel(ctx, r, anyone, func() (store.View, error) { return r.store.Read(ctx, group) })
 }
 
 // Watch receives nothing in a partition and breaks if that lasts. Updates that arrive during
 // a pause wait for its end.
-func (r *road) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+func (r *link) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
 	return func(yield func(store.Update, error) bool) {
 		wctx, sever := context.WithCancelCause(ctx)
 		var guard sync.WaitGroup
@@ -155,38 +155,38 @@ func (r *road) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Upd
 	}
 }
 
-func (r *road) Groups(ctx context.Context, scope store.Scope, p store.Page) ([]store.View, error) {
+func (r *link) Groups(ctx context.Context, scope store.Scope, p store.Page) ([]store.View, error) {
 	return travel(ctx, r, anyone, func() ([]store.View, error) { return r.store.Groups(ctx, scope, p) })
 }
 
-func (r *road) Sessions(ctx context.Context, scope store.Scope, p store.Page) ([]store.Session, error) {
+func (r *link) Sessions(ctx context.Context, scope store.Scope, p store.Page) ([]store.Session, error) {
 	return travel(ctx, r, anyone, func() ([]store.Session, error) { return r.store.Sessions(ctx, scope, p) })
 }
 
-func (r *road) History(ctx context.Context, group string, p store.Page) ([]store.Term, error) {
+func (r *link) History(ctx context.Context, group string, p store.Page) ([]store.Term, error) {
 	return travel(ctx, r, anyone, func() ([]store.Term, error) { return r.store.History(ctx, group, p) })
 }
 
-func (r *road) Meta(ctx context.Context) (store.Meta, error) {
+func (r *link) Meta(ctx context.Context) (store.Meta, error) {
 	return travel(ctx, r, anyone, func() (store.Meta, error) { return r.store.Meta(ctx) })
 }
 
-func (r *road) RaiseEpoch(ctx context.Context, to uint64) (store.Meta, error) {
+func (r *link) RaiseEpoch(ctx context.Context, to uint64) (store.Meta, error) {
 	return travel(ctx, r, anyone, func() (store.Meta, error) { return r.store.RaiseEpoch(ctx, to) })
 }
 
-func (r *road) Suspect(ctx context.Context, group string, seen fence.Token) error {
+func (r *link) Suspect(ctx context.Context, group string, seen fence.Token) error {
 	return tell(ctx, r, anyone, func() error { return r.store.Suspect(ctx, group, seen) })
 }
 
-func (r *road) Attributes(ctx context.Context, name string) (store.Attributes, error) {
+func (r *link) Attributes(ctx context.Context, name string) (store.Attributes, error) {
 	return travel(ctx, r, anyone, func() (store.Attributes, error) { return r.store.Attributes(ctx, name) })
 }
 
-func (r *road) ListAttributes(ctx context.Context, prefix string, p store.Page) ([]store.Attributes, error) {
+func (r *link) ListAttributes(ctx context.Context, prefix string, p store.Page) ([]store.Attributes, error) {
 	return travel(ctx, r, anyone, func() ([]store.Attributes, error) { return r.store.ListAttributes(ctx, prefix, p) })
 }
 
-func (r *road) SetAttributes(ctx context.Context, seen store.Attributes) (store.Attributes, error) {
+func (r *link) SetAttributes(ctx context.Context, seen store.Attributes) (store.Attributes, error) {
 	return travel(ctx, r, anyone, func() (store.Attributes, error) { return r.store.SetAttributes(ctx, seen) })
 }

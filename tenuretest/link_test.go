@@ -31,7 +31,7 @@ func open(t *testing.T, trouble func(*fault)) (took time.Duration, sessions int,
 	synctest.Test(t, func(t *testing.T) {
 		st := mem.New(mem.Options{Clock: bubbleClock{time.Now()}})
 		defer st.Close()
-		r := &road{store: slowStore{st, 2 * time.Second}, gate: newGate(), patience: time.Second}
+		r := &link{store: slowStore{st, 2 * time.Second}, gate: newGate(), patience: time.Second}
 		time.AfterFunc(time.Second, func() { r.gate.set(trouble) })
 		time.AfterFunc(10*time.Second, func() { r.gate.set(func(f *fault) { *f = fault{} }) })
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -81,7 +81,7 @@ func TestAnswerInTrouble(t *testing.T) {
 func TestNothingBypassesTheGate(t *testing.T) {
 	st := mem.New(mem.Options{})
 	defer st.Close()
-	r := &road{store: st, gate: newGate(), patience: time.Hour}
+	r := &link{store: st, gate: newGate(), patience: time.Hour}
 	r.gate.set(func(f *fault) { f.dead = true })
 	ctx := t.Context()
 	only := func(_ any, err error) error { return err }
