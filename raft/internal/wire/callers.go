@@ -9,27 +9,25 @@ import (
 	"time"
 )
 
-// Callers keeps connections for calls: a handshake each time would cost more than
-// the call.
+// Callers keeps connections for calls, because a handshake costs more than a call.
 type Callers struct {
 	port *Port
 	mu   sync.Mutex
 	idle map[string][]net.Conn
 }
 
-// NewCallers calls from a port. Its connections end with the port.
+// NewCallers returns Callers that use a port. Their connections end with the port.
 func NewCallers(p *Port) *Callers { return &Callers{port: p, idle: map[string][]net.Conn{}} }
 
 const (
-	// MaxCall bounds a question and an answer.
+	// MaxCall is the size limit of a question and of an answer, in bytes.
 	MaxCall = 256 << 10
 
 	maxIdle = 2 // connections per peer
 )
 
-// Call asks the node at the address and waits for the answer, until ctx ends,
-// which must have a deadline. The question may be asked twice, if the node was
-// restarted since the last call.
+// Call sends a question to the node at the address and waits for the answer until ctx ends,
+// which must have a deadline. The node may get the question twice.
 func (c *Callers) Call(ctx context.Context, id, address string, question, answer any) error {
 	key := id + "@" + address
 	for {
@@ -65,7 +63,7 @@ func exchange(ctx context.Context, conn net.Conn, question, answer any) error {
 		err = ReadFrame(conn, answer, MaxCall)
 	}
 	if !stop() && err == nil {
-		// Answered, but the deadline of the connection is spoilt.
+		// There is an answer, but the connection has a deadline in the past: do not reuse it.
 		err = context.Cause(ctx)
 	}
 	return err

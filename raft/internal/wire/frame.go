@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// WriteFrame writes a JSON document after its length.
+// WriteFrame writes the length of a JSON document, and then the document.
 func WriteFrame(w io.Writer, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -18,7 +18,7 @@ func WriteFrame(w io.Writer, v any) error {
 	return err
 }
 
-// ReadFrame reads what WriteFrame wrote, of at most so many bytes.
+// ReadFrame reads what WriteFrame wrote, at most most bytes.
 func ReadFrame(r io.Reader, v any, most uint32) error {
 	var size [4]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {

@@ -1,4 +1,4 @@
-// Package wire is the one port of a node: connections for Raft, and for calls.
+// Package wire is the network port of a node, for the connections of Raft and for calls.
 package wire
 
 import (
@@ -18,30 +18,29 @@ import (
 )
 
 var (
-	// ErrTLS: the certificates cannot work.
+	// ErrTLS: the certificates are missing or not valid for this use.
 	ErrTLS = errors.New("TLS")
 	// ErrClosed: the port was closed.
 	ErrClosed = errors.New("the port is closed")
 )
 
-// Config is what a port is made of.
+// Config configures a port.
 type Config struct {
 	ID        string
-	Life      string // of this process, never repeated
+	Life      string // a random text, new at each start of the process
 	Group     string
 	Listen    string
 	Advertise string
 	TLS       *tls.Config
 	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
 	Heartbeat time.Duration
-	Call      time.Duration // bounds a greeting
+	Call      time.Duration // timeout of a greeting
 	Log       *slog.Logger
 }
 
-// Port carries Raft's connections and our calls, told apart by the first thing
-// that is said on them. It is an hraft.StreamLayer whose addresses are written
-// id@host:port, so that whoever answers at an address must be the node that was
-// meant.
+// Port carries Raft's connections and our calls. The first message on a connection, hello,
+// says which it is. Port is an hraft.StreamLayer whose addresses have the form id@host:port,
+// so that another node at the same address is refused.
 type Port struct {
 	cfg      Config
 	listener net.Listener
@@ -60,14 +59,14 @@ type Port struct {
 	running  sync.WaitGroup
 }
 
-// life is the process that was heard last under an id.
+// life is the process that last sent something under an id.
 type life struct {
 	id, former string
 	since      time.Time
 	reported   bool
 }
 
-// hello is what a connection begins with.
+// hello is the first message on a connection.
 type hello struct {
 	Version   int           `json:"version"`
 	For       string        `json:"for"` // "raft" or "call"
@@ -79,7 +78,7 @@ type hello struct {
 	Life      string        `json:"life,omitzero"`
 }
 
-// welcome answers it.
+// welcome is the answer to hello.
 type welcome struct {
 	Refused string `json:"refused,omitzero"`
 }
@@ -121,8 +120,7 @@ func Listen(cfg Config) (*Port, error) {
 	return p, nil
 }
 
-// checkTLS finds out now what would otherwise be a handshake that fails on
-// another machine.
+// checkTLS finds mistakes at the start that would otherwise fail a handshake on another machine.
 func checkTLS(c *tls.Config) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{ErrTLS}, args...)...)
@@ -237,9 +235,8 @@ func (p *Port) greet(conn *served) {
 	}
 }
 
-// heard notes that the process at the other end is alive, and reports two processes that use
-// one id: one that was heard again after another had taken its place. A restarted process
-// does not come back.
+// heard records which process uses an id. It reports two processes with one id: the older one
+// sends something again after the newer one did. After a restart the old process never does.
 func (p *Port) heard(c *served) {
 	if c.life == "" {
 		return
@@ -253,7 +250,7 @@ func (p *Port) heard(c *served) {
 		p.lives[c.from] = life{id: c.life, since: now}
 	case l.former != c.life && !c.known:
 		p.lives[c.from] = life{id: c.life, former: l.id, since: now}
-	case !l.reported && now.Sub(l.since) > p.cfg.Heartbeat: // what a dead process sent has been read by then
+	case !l.reported && now.Sub(l.since) > p.cfg.Heartbeat: // by then everything that a dead process sent has been read
 		l.reported = true
 		p.lives[c.from] = l
 		p.cfg.Log.Error("raft: two processes run under one node id: its data directory was copied, and both vote with it; stop one of them and let it join under a new id with an empty directory",
@@ -363,13 +360,12 @@ func (p *Port) forget(conn net.Conn) {
 	}
 }
 
-// served is a connection that was accepted. Whoever handles it closes it, and
-// is waited for.
+// served is an accepted connection. Its handler closes it, and Wait waits for that.
 type served struct {
 	net.Conn
 	port       *Port
 	from, life string // after the greeting
-	known      bool   // heard has seen it; under the port's mu
+	known      bool   // heard was called for it; under the port's mu
 }
 
 func (c *served) Read(p []byte) (int, error) {
@@ -385,13 +381,13 @@ func (c *served) Close() error {
 	return c.Conn.Close()
 }
 
-// Write does not wait for ever for a peer that does not read.
+// Write times out if the peer does not read.
 func (c *served) Write(p []byte) (int, error) {
 	_ = c.SetWriteDeadline(time.Now().Add(writeBound))
 	return c.Conn.Write(p)
 }
 
-// dialled is a connection that was opened here.
+// dialled is a connection that this node opened.
 type dialled struct {
 	net.Conn
 	port *Port
@@ -414,7 +410,7 @@ func (p *Port) Accept() (net.Conn, error) {
 	}
 }
 
-// Addr returns what the others call this node.
+// Addr returns the address at which the others reach this node.
 func (p *Port) Addr() net.Addr { return address(p.cfg.Advertise) }
 
 type address string
@@ -430,7 +426,7 @@ func (p *Port) Dial(to hraft.ServerAddress, timeout time.Duration) (net.Conn, er
 	return p.connect(ctx, id, address, forRaft)
 }
 
-// Close ends every connection. It does not wait for those who use them.
+// Close ends every connection. It does not wait for their handlers.
 func (p *Port) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -441,12 +437,11 @@ func (p *Port) Close() error {
 	close(p.done)
 	err := p.listener.Close()
 	for conn := range p.open {
-		// Whoever handles one that was accepted notices, closes it too and is
-		// waited for.
+		// The handler of an accepted connection notices and calls served.Close.
 		if s, ok := conn.(*served); ok {
 			conn = s.Conn
 		}
-		// Without the farewell of TLS, which would wait for a peer that is gone.
+		// Without TLS's close_notify, which could wait for a peer that is gone.
 		if t, ok := conn.(*tls.Conn); ok {
 			conn = t.NetConn()
 		}
