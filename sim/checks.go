@@ -12,23 +12,23 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Checks of the machine beyond G1 to G8: it keeps terms, makes few calls, and obeys
+// These checks go beyond G1 to G8: the machine must be stable, make few calls, and obey
 // operators. docs/guarantees.md lists the checks by name.
 //
 // E1: no term expires while its process can reach the store.
-// E2: the number of calls of a process is bounded. It does not repeat what was refused.
+// E2: the calls of a process are bounded. It does not repeat a refused call without end.
 // E3: no call names a session that the process knows to be dead.
 // E4: a session that is given up is closed.
-// E5: an answer that grants a group is not ignored, and no grant is left unused.
+// E5: the machine uses every grant that it gets an answer for, and leaves none unused.
 // E6: the first in line leads next.
 // E7: requests and health checks are obeyed: cool-downs are kept, and an unhealthy process does not lead.
 // E8: nothing is granted to a node after its cordon was acknowledged.
 
-// glance is the interval of the checks that depend on time.
-const glance = 250 * time.Millisecond
+// checkInterval is the interval of the periodic checks.
+const checkInterval = 250 * time.Millisecond
 
-// watchOver runs the checks that depend on time.
-func (w *world) watchOver() {
+// periodicChecks makes the checks that depend on time.
+func (w *world) periodicChecks() {
 	for _, n := range w.processes() {
 		if n.disturbed() {
 			n.quietAt = w.now
@@ -53,25 +53,25 @@ func (w *world) watchOver() {
 			w.checkClients(g)
 		}
 	}
-	w.after(glance, w.watchOver)
+	w.after(checkInterval, w.periodicChecks)
 }
 
-// disturbed reports whether a fault keeps the process from its work or from the store. A
-// silent watch does not count: the machine must handle it.
+// disturbed reports whether a fault affects the process or its way to the store. A silent
+// watch does not count: the machine must notice it.
 func (n *node) disturbed() bool {
 	r, s := &n.link, n.w.store
 	if n.client != nil && slices.ContainsFunc(n.w.instances, func(i *instance) bool { return i.disturbed() }) {
 		return true
 	}
-	return !n.up || n.paused || n.w.cordons[n.candidate.ID] || n.sick || r.cutOut || r.cutIn || r.slowIn > 0 || r.slowOut > 0 || r.lossy > 0 ||
+	return !n.up || n.paused || n.w.cordons[n.candidate.ID] || n.unhealthy || r.cutOut || r.cutIn || r.slowIn > 0 || r.slowOut > 0 || r.lossy > 0 ||
 		s.down || s.slow > 0 || s.disk > 0 || s.busyUntil > n.w.now || s.lag > 0 || s.refuseWatches > 0 || n.w.rewound
 }
 
-// quietFor returns how long the process has been undisturbed.
+// quietFor is how long the process has been able to reach the store.
 func (n *node) quietFor() time.Duration { return time.Duration(n.w.now - n.quietAt) }
 
-// noticeBound is how long a vacancy may last while a candidate can reach the store. If its
-// watch is silent, it learns of the vacancy from keep-alives, after a few beats.
+// noticeBound bounds a vacancy while a candidate can reach the store. If its watch is
+// silent, it notices the vacancy by its keep-alives after a few beats.
 func (w *world) noticeBound() time.Duration {
 	t := w.timing
 	return 7*t.Beat + 2*t.CallTimeout + 2*t.BackoffMax + 5*time.Second
@@ -81,7 +81,7 @@ func (w *world) noticeBound() time.Duration {
 func (w *world) checkVacancy(group string) {
 	l, bound := w.store.grants[group], w.noticeBound()
 	if w.kind == served {
-		bound += w.maxWait() // a call may wait that long for a silent watch
+		bound += w.maxWait() // a call may wait this long on a silent watch
 	}
 	if l.vacantAt == never || w.now < l.vacantAt.add(bound) {
 		return
@@ -94,7 +94,7 @@ func (w *world) checkVacancy(group string) {
 	}
 }
 
-// checkSession checks G7 for each candidate: it has a session with which it could lead.
+// checkSession checks G7 for each candidate: it has a session with which it can lead.
 func (w *world) checkSession(n *node) {
 	bound := w.noticeBound()
 	if w.store.alive(n.sess) {
@@ -111,8 +111,8 @@ func (w *world) checkSession(n *node) {
 	}
 }
 
-// checkOrphan checks E5: a process that holds a group and can reach the store leads it, or its
-// work has not returned.
+// checkOrphan checks E5: if a process can reach the store and holds a group, it leads the
+// group, or its work has not returned.
 func (w *world) checkOrphan(group string) {
 	l := w.store.grants[group]
 	n := w.store.owner(l.by[l.top])
@@ -120,13 +120,13 @@ func (w *world) checkOrphan(group string) {
 	if len(w.groups) > 20 {
 		bound += w.timing.TTL // hundreds of groups share the calls
 	}
-	var rec stored // grants of an engine that went back are not in the ledger
+	var rec stored // the ledger does not have the grants of a rewound engine
 	_ = json.Unmarshal(w.store.engine.Get("record/"+group).Value, &rec)
 	if rec.Session != l.by[l.top] || l.vacantAt != never || n == nil || n.sess != l.by[l.top] || n.sessOver || !w.store.alive(n.sess) {
 		return
 	}
-	if l.handedOver && n.deaf() {
-		// It cannot know of the transfer: no call of its own, and a silent watch.
+	if l.handedOver && n.watchSilent() {
+		// It cannot know: it has made no call for the group, and its watch is silent.
 		l.usedAt = w.now
 	}
 	since := max(l.grantedAt, l.usedAt, n.quietAt, n.syncedAt)
@@ -135,9 +135,9 @@ func (w *world) checkOrphan(group string) {
 	}
 }
 
-// deaf reports whether the watch of the process is broken and it has not noticed.
-func (n *node) deaf() bool {
-	return slices.ContainsFunc(n.w.store.streams, func(st *stream) bool { return st.n == n && st.life == n.life && st.deaf })
+// watchSilent reports whether the watch of the process is broken and neither side has noticed.
+func (n *node) watchSilent() bool {
+	return slices.ContainsFunc(n.w.store.streams, func(st *stream) bool { return st.n == n && st.starts == n.starts && st.silent })
 }
 
 // checkClosed checks E4.
@@ -153,13 +153,13 @@ func (w *world) checkClosed(n *node) {
 	}
 }
 
-// gaveUp is a session that its process no longer uses and must close.
+// gaveUp is a session that its process no longer uses.
 type gaveUp struct {
 	id    store.SessionID
 	since instant
 }
 
-// noted stores what the checks need from the machine's notes.
+// noted keeps what the checks need from the machine's notes.
 func (n *node) noted(note *machine.Note) {
 	switch note.Kind {
 	case machine.NoteSession:
@@ -176,11 +176,11 @@ func (n *node) noted(note *machine.Note) {
 	}
 }
 
-// callLimit is the bound of E2: calls of a process in ten seconds. Keep-alives and lists are
-// regular; all other calls follow a change of a group, or are retries with a growing back-off.
+// callLimit is the limit of E2: calls of a process in ten seconds. Keep-alives and lists are
+// periodic. All other calls follow a change of a group or are retries with backoff.
 func (w *world) callLimit() int { return 60 + 12*len(w.groups) }
 
-// checkCall checks a call before it is sent.
+// checkCall is made before a call is sent.
 func (n *node) checkCall(c *machine.Call) {
 	w := n.w
 	if window := w.now / instant(10*time.Second); window != n.callWindow {
@@ -215,12 +215,12 @@ func (n *node) checkCall(c *machine.Call) {
 		}
 	}
 	if len(c.Seen) >= 32 {
-		w.saw(batched)
+		w.count(batched)
 	}
 }
 
 // refusal counts how often an acquire from a version was refused because the record has
-// another version. A late view may show the old version again once or twice.
+// another one. A late view may bring the old version back once or twice.
 type refusal struct {
 	version uint64
 	times   int
@@ -244,7 +244,7 @@ func (n *node) noteRefused(c *machine.Call, conflict *store.ConflictError) {
 	}
 }
 
-// heard records the tokens in an answer of the store, before the machine gets it.
+// heard notes the store's answer before the machine handles it.
 func (n *node) heard(e *machine.Event) {
 	if e.Kind != machine.OnReply {
 		return
@@ -263,7 +263,7 @@ func (n *node) heard(e *machine.Event) {
 	}
 }
 
-// checkReply checks the state after the machine has processed the answer to a call.
+// checkReply is made after the machine has handled the answer to a call.
 func (n *node) checkReply(c *machine.Call, r *machine.Reply, sent instant, wanted map[string]bool) {
 	w := n.w
 	timely := w.now < sent.add(w.timing.CallTimeout-w.timing.CallTimeout/20)
@@ -274,7 +274,7 @@ func (n *node) checkReply(c *machine.Call, r *machine.Reply, sent instant, wante
 	if timely && c.Kind == machine.CallAcquire && errors.As(r.Err, &conflict) {
 		n.noteRefused(c, conflict)
 	}
-	if c.Kind != machine.CallAcquire || r.Err != nil || c.Session != n.sess || n.sessOver || n.sick || n.now() >= n.trust || w.now > sent.add(w.timing.TTL*9/10) || w.lenient {
+	if c.Kind != machine.CallAcquire || r.Err != nil || c.Session != n.sess || n.sessOver || n.unhealthy || n.now() >= n.trust || w.now > sent.add(w.timing.TTL*9/10) || w.lenient {
 		return
 	}
 	for _, rec := range r.Records {
@@ -285,9 +285,9 @@ func (n *node) checkReply(c *machine.Call, r *machine.Reply, sent instant, wante
 	}
 }
 
-// checkSick checks E7.
-func (n *node) checkSick() {
-	if !n.sick || n.paused || !n.up {
+// checkUnhealthy checks E7.
+func (n *node) checkUnhealthy() {
+	if !n.unhealthy || n.paused || !n.up {
 		return
 	}
 	if t := n.anyTerm(); t != nil {
@@ -295,8 +295,8 @@ func (n *node) checkSick() {
 	}
 }
 
-// checkExpired checks E1. After a fault one call may still time out, and then the machine may
-// back off before the keep-alive that is answered.
+// checkExpired checks E1. After a fault, one call may still time out, and then the machine
+// may pause before it sends a keep-alive that succeeds.
 func (n *node) checkExpired(t *term, cause error) {
 	tm := n.w.timing
 	if errors.Is(cause, tenure.ErrExpired) && !n.w.lenient && !n.paused && n.w.store.grantsTTL == 0 && n.quietFor() > tm.CallTimeout+tm.BackoffMax+500*time.Millisecond {
@@ -304,7 +304,7 @@ func (n *node) checkExpired(t *term, cause error) {
 	}
 }
 
-// checkRefusedSeal checks G1 at the sink: if a process that trusts its session has a token
+// checkRefusedSeal checks G1 as Lead does: if a process trusts its session and its token is
 // below the sink's mark, the store has lost data.
 func (n *node) checkRefusedSeal(t *term, err error) {
 	var stale *fence.StaleError

@@ -12,20 +12,20 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// client is a process that leads over HTTP. It does what docs/api.md says, in one of three
-// ways: it waits in line, asks again and again, or campaigns for all groups within one session.
+// client is a process that leads over HTTP. It follows docs/api.md in one of three ways: it
+// waits in line, polls, or campaigns for all groups with one session.
 type client struct {
 	*node
 	way       way
 	chosen    bool // it sends an instance id
 	at        int  // the instance of the service that it calls
 	open      []*exchange
-	busy      map[string]bool // a campaign is in progress, or was refused just now
+	busy      map[string]bool // a campaign is running, or was refused just now
 	resigning map[string]bool
-	spent     map[string]fence.Token // resigned, confirmed or not
+	spent     map[string]fence.Token // the highest token that it has resigned
 	session   store.SessionID        // its own session
-	sent      clock.Instant          // send time of the session's last keep-alive
-	kept      clock.Instant          // until when the session lives at least
+	sent      clock.Instant          // when the last keep-alive of the session was sent
+	kept      clock.Instant          // until when the session is certainly alive
 }
 
 type way uint8
@@ -41,7 +41,7 @@ const (
 type exchange struct {
 	c      *client
 	req    *request
-	life   int
+	starts int
 	sent   clock.Instant
 	at     *serving
 	broken bool // the connection is broken
@@ -49,7 +49,7 @@ type exchange struct {
 	back   func(*response)
 }
 
-// all is the key of busy for a campaign in the client's session, one at a time.
+// all is the key for all groups in busy: a session has one campaign at a time.
 const all = "*"
 
 func (c *client) start() {
@@ -59,7 +59,7 @@ func (c *client) start() {
 	c.session = ""
 }
 
-// step starts and withdraws campaigns.
+// step handles the events of the process.
 func (c *client) step(events []machine.Event) {
 	for _, e := range events {
 		switch e.Kind {
@@ -76,18 +76,18 @@ func (c *client) step(events []machine.Event) {
 	}
 }
 
-// returned resigns a term whose work has returned, unless the term is known to be over.
+// returned resigns the term after work has returned, unless the term was lost.
 func (c *client) returned(t *term) {
 	if !errors.Is(t.cause, tenure.ErrLost) {
 		c.resign(t.group, t.token, t.session, t.to, 3)
 	}
 }
 
-// call sends a request. back gets nil if there was no answer in time.
+// call sends a request. back gets nil if there is no answer in time.
 func (c *client) call(req request, limit time.Duration, back func(*response)) *exchange {
 	w := c.w
 	req.by, req.instance, req.chosen = c.node, c.instance(), c.chosen || req.verb != doCampaign
-	x := &exchange{c: c, req: &req, life: c.life, sent: c.now(), back: back}
+	x := &exchange{c: c, req: &req, starts: c.starts, sent: c.now(), back: back}
 	c.open = append(c.open, x)
 	to, copied := w.instances[c.at], false
 	if w.trace != nil {
@@ -98,17 +98,17 @@ func (c *client) call(req request, limit time.Duration, back func(*response)) *e
 		copied = true
 	}, func(error) { x.finish(nil) })
 	if w.faulty && w.chance(0.1) {
-		w.saw(lateCopy)
+		w.count(lateCopy)
 		w.after(w.between(time.Millisecond, 2*w.timing.TTL), func() { to.serve(x, true) })
 	}
 	w.after(limit, func() { x.finish(nil) })
 	return x
 }
 
-// finish delivers the answer. Without one the client calls the other instance next.
+// finish delivers the answer. Without one, the client uses the other instance next.
 func (x *exchange) finish(r *response) {
 	c := x.c
-	c.doing(x.life, func() {
+	c.doing(x.starts, func() {
 		if x.over {
 			return
 		}
@@ -139,15 +139,15 @@ func (x *exchange) drop() {
 	late := w.between(0, 50*time.Millisecond)
 	switch p := w.rand.Float64(); {
 	case p < 0.2:
-		w.saw(dropUnseen)
+		w.count(dropUnseen)
 		return
 	case p < 0.5:
-		w.saw(dropLate)
+		w.count(dropLate)
 		late = w.between(0, 2*w.timing.TTL)
 	}
 	w.after(late, func() {
 		if s := x.at; s != nil {
-			s.i.doing(s.life, func() {
+			s.i.doing(s.starts, func() {
 				s.gone = true
 				s.end(errReset)
 			})
@@ -155,7 +155,7 @@ func (x *exchange) drop() {
 	})
 }
 
-// crashed closes the connections of a process that crashed.
+// crashed ends the connections of a process that has crashed.
 func (c *client) crashed() {
 	for _, x := range slices.Clone(c.open) {
 		x.abandon()
@@ -214,43 +214,43 @@ func (c *client) contest(group string) {
 	})
 }
 
-// won handles an answer that the client leads the group.
+// won handles the answer that the client leads the group.
 func (c *client) won(x *exchange, r *response, group string) {
 	token, led := r.led[group]
 	until, holder := c.until(x, r), r.session
 	if x.req.session != "" {
-		holder = x.req.session // a client knows no other
+		holder = x.req.session // the only one that the client knows
 	}
 	if holder == c.session {
 		until = max(until, c.kept)
 	}
 	switch {
-	case !led || !c.wants[group] || c.now() >= until: // it expires, or is asked for again
+	case !led || !c.wants[group] || c.now() >= until: // it expires, or the client campaigns again
 	case token <= c.spent[group]:
-		c.resign(group, token, holder, "", 1) // a late answer: this term was resigned
+		c.resign(group, token, holder, "", 1) // the client has resigned this term before
 	default:
 		c.confirmed[group] = max(c.confirmed[group], token)
 		if x.req.session != "" {
-			c.w.saw(lentWin)
+			c.w.count(lentWin)
 		}
 		t := c.begin(store.Record{Group: group, Token: token, Holder: holder}, until)
 		c.expires(t)
-		if x.req.session == "" || c.w.chance(0.5) { // a term within a session may be renewed too
+		if x.req.session == "" || c.w.chance(0.5) { // with a session of its own the client need not renew the term
 			c.renew(t, x.sent.Add(r.held))
 		}
 		if c.w.faulty && r.held > c.w.timing.TTL && c.w.chance(0.3) {
-			c.w.cut(c.node, true, true) // its time depends on held_ms alone
+			c.w.cut(c.node, true, true) // now only held_ms decides how long it trusts
 		}
 	}
 }
 
-// until returns until when the client may believe after an answer.
+// until is the end of trust that an answer gives.
 func (c *client) until(x *exchange, r *response) clock.Instant {
 	tm := c.w.timing
 	return x.sent.Add(r.held + time.Duration(float64(r.ttl)*(1-tm.Drift)) - tm.Margin - tm.Grace)
 }
 
-// expires ends a term when its time is over.
+// expires ends a term when its trust ends.
 func (c *client) expires(t *term) {
 	c.wake(&t.wakeAt, func() clock.Instant { return t.until }, func() {
 		if !t.ended {
@@ -260,7 +260,7 @@ func (c *client) expires(t *term) {
 	})
 }
 
-// renew extends a term, a quarter of the TTL after its time began.
+// renew extends a term, a quarter of the TTL after the last renewal.
 func (c *client) renew(t *term, last clock.Instant) {
 	tm := c.w.timing
 	c.soon(max(0, tm.Beat-c.now().Sub(last)), func() {
@@ -284,7 +284,7 @@ func (c *client) renew(t *term, last clock.Instant) {
 	})
 }
 
-// asked resigns the groups that an operator requests. The service hands them over.
+// asked handles operators' requests: the client resigns, and the service hands the group over.
 func (c *client) asked(requests []store.Request) {
 	for _, r := range requests {
 		if t := c.term(r.Group); t != nil {
@@ -293,8 +293,8 @@ func (c *client) asked(requests []store.Request) {
 	}
 }
 
-// resign gives a term up after its work has returned. The client makes no other call for the
-// group until the answer or the last try.
+// resign resigns a term after its work has returned. The client makes no other call for the group
+// until it has an answer or no tries are left.
 func (c *client) resign(group string, token fence.Token, id store.SessionID, to string, tries int) {
 	if tries == 0 || c.works(group) {
 		return
@@ -330,7 +330,7 @@ func (c *client) openSession() {
 	})
 }
 
-// campaigns campaigns for all groups that the process wants.
+// campaigns continues all campaigns.
 func (c *client) campaigns() {
 	for _, g := range c.w.groups {
 		if c.wants[g] {
@@ -339,7 +339,7 @@ func (c *client) campaigns() {
 	}
 }
 
-// keep sends the keep-alives of the session: one for all groups.
+// keep sends the keep-alives of the session.
 func (c *client) keep() {
 	tm, id := c.w.timing, c.session
 	c.soon(max(0, tm.Beat-c.now().Sub(c.sent)), func() {

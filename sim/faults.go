@@ -12,7 +12,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// fault is one kind of fault. Its function reports whether it had an effect: a process that is
+// fault is one kind of fault. do reports whether it had an effect: a process that is
 // down cannot be paused.
 type fault struct {
 	name   string
@@ -20,7 +20,7 @@ type fault struct {
 	do     func(w *world, n *node) bool
 }
 
-// faults is every kind. Weights are out of the sum of all.
+// faults are the faults of all worlds, with their relative weights.
 var faults = []fault{
 	{"crash and restart", 10, (*world).crash},
 	{"pause, short", 6, func(w *world, n *node) bool { return w.pause(n, 0, w.timing.TTL/2, false) }},
@@ -37,21 +37,21 @@ var faults = []fault{
 	{"doubled and late messages", 6, (*world).doubling},
 	{"store outage", 3, (*world).outage},
 	{"store rewound", 2, (*world).rewind},
-	{"watch goes deaf", 4, (*world).deafen},
+	{"watch goes deaf", 4, (*world).silenceWatch},
 	{"step-down asked", 4, func(w *world, n *node) bool { return w.ask(n, store.StepDown) }},
 	{"transfer asked", 4, func(w *world, n *node) bool { return w.ask(n, store.Transfer) }},
 	{"session closed by force", 3, (*world).force},
-	{"unhealthy", 4, (*world).sicken},
+	{"unhealthy", 4, (*world).makeUnhealthy},
 	{"work hangs", 4, (*world).hangWork},
 	{"resign", 4, (*world).resign},
 	{"transfer", 4, (*world).transfer},
 	{"withdraw", 6, (*world).leave},
 	{"sink restart", 4, (*world).restartSink},
 	{"cut off from the sink", 4, (*world).cutSink},
-	{"acquire of a group that is led", 3, (*world).snatch},
+	{"acquire of a group that is led", 3, (*world).acquireHeld},
 	{"wall clock set", 3, (*world).setWall},
 	{"implausible token", 2, (*world).slip},
-	{"acquire of a led group", 2, (*world).guess},
+	{"acquire of a led group", 2, (*world).acquireLed},
 }
 
 // until shortens a fault so that it ends before healAt.
@@ -59,18 +59,18 @@ func (w *world) until(d time.Duration) time.Duration {
 	return max(time.Millisecond, min(d, time.Duration(w.healAt-w.now)))
 }
 
-// injectFault draws a fault and a target: mostly the leader, sometimes at the moment of a
-// change, because well-placed faults find more bugs than many faults.
-func (w *world) injectFault() {
+// injectRandom draws a fault and a process: mostly the leader, and sometimes at a change
+// of leader, because well-timed faults find more bugs than many faults.
+func (w *world) injectRandom() {
 	f := w.deck[w.rand.IntN(len(w.deck))]
 	switch x := w.rand.Float64(); {
 	case x < 0.6:
-		w.strike(f, w.leader(w.groups[w.rand.IntN(len(w.groups))]))
+		w.inject(f, w.leader(w.groups[w.rand.IntN(len(w.groups))]))
 	case x < 0.8:
 		all := w.processes()
-		w.strike(f, all[w.rand.IntN(len(all))])
+		w.inject(f, all[w.rand.IntN(len(all))])
 	case len(w.armed) < 8:
-		w.armed = append(w.armed, func(n *node) { w.strike(f, n) })
+		w.armed = append(w.armed, func(n *node) { w.inject(f, n) })
 	}
 }
 
@@ -96,7 +96,7 @@ func (w *world) pickDeck() {
 	}
 }
 
-func (w *world) strike(f *fault, n *node) {
+func (w *world) inject(f *fault, n *node) {
 	if n == nil || !n.up || w.now >= w.healAt {
 		return
 	}
@@ -110,22 +110,22 @@ func (w *world) strike(f *fault, n *node) {
 	}
 }
 
-// atChange injects the faults that were kept for a change of leader.
+// atChange injects a fault that waits for a change of leader.
 func (w *world) atChange(n *node) {
 	if len(w.armed) == 0 {
 		return
 	}
 	f := w.armed[0]
 	w.armed = w.armed[1:]
-	life := n.life
+	starts := n.starts
 	w.after(w.between(0, 20*time.Millisecond), func() {
-		if n.life == life {
+		if n.starts == starts {
 			f(n)
 		}
 	})
 }
 
-// leader is whoever has a term of the group that has not ended.
+// leader is the process with a term of the group that has not ended.
 func (w *world) leader(group string) *node {
 	for _, n := range w.nodes {
 		if n.term(group) != nil {
@@ -177,14 +177,14 @@ func (w *world) pauseBeforeWrite(n *node) bool {
 	}
 	n.preWrite = w.until(w.between(w.timing.TTL+500*time.Millisecond, 2*w.timing.TTL))
 	if w.chance(0.3) {
-		// Meanwhile the sink restarts and loses what it has in memory only.
+		// Restart the sink during the pause: it must not lose the mark.
 		w.after(n.preWrite-200*time.Millisecond, func() { w.restartSink(n) })
 	}
 	return true
 }
 
-// guess lets a process try for the group of a leader that it wrongly takes for dead.
-func (w *world) guess(leader *node) bool {
+// acquireLed makes a process acquire a led group, with the current record.
+func (w *world) acquireLed(leader *node) bool {
 	t := leader.anyTerm()
 	n := w.nodes[w.rand.IntN(len(w.nodes))]
 	if t == nil || n == leader || w.store.down || !w.store.alive(n.sess) || !w.store.alive(t.session) {
@@ -209,11 +209,11 @@ func (w *world) cut(n *node, out, in bool) bool {
 			}
 		}
 	}
-	w.after(w.until(w.between(500*time.Millisecond, 3*w.timing.TTL)), func() { w.mend(n) })
+	w.after(w.until(w.between(500*time.Millisecond, 3*w.timing.TTL)), func() { w.reconnect(n) })
 	return true
 }
 
-func (w *world) mend(n *node) {
+func (w *world) reconnect(n *node) {
 	n.link.heal()
 	for _, st := range w.store.streams {
 		if st.n == n {
@@ -278,8 +278,8 @@ func (w *world) outage(*node) bool {
 	return true
 }
 
-// rewind restores a backup. The operator waits for two TTLs before raising the
-// epoch: whoever led before has stopped believing by then.
+// rewind restores a backup. The operator waits for two TTLs before raising the epoch, so
+// that no old leader trusts its lease any more.
 func (w *world) rewind(n *node) bool {
 	wait := w.between(2*w.timing.TTL, 3*w.timing.TTL)
 	if len(w.cordons) > 0 {
@@ -293,12 +293,12 @@ func (w *world) rewind(n *node) bool {
 		return false
 	}
 	if w.chance(0.5) {
-		// Its watch will not show that the record went back.
-		w.deafen(n)
+		// Its watch does not show the older record.
+		w.silenceWatch(n)
 	}
 	w.rewound = true
 	w.store.rewind()
-	// An operator checks the deployment and the sinks, in case no process noticed.
+	// An operator compares the deployment with the sinks, and so notices the loss in any case.
 	w.after(w.between(0, w.timing.TTL/4), w.suspect)
 	w.after(wait, w.raiseWhenUp)
 	return true
@@ -334,15 +334,15 @@ func (w *world) raiseEpoch() {
 		w.broken("G7", "the epoch cannot be raised to %d: %v", w.store.epoch, err)
 	}
 	if w.raised++; w.raised == 2 {
-		w.saw(raisedAgain)
+		w.count(raisedAgain)
 	}
 }
 
-func (w *world) deafen(n *node) bool {
+func (w *world) silenceWatch(n *node) bool {
 	bit := false
 	for _, st := range w.store.streams {
-		if st.n == n && st.open && !st.deaf {
-			st.deaf, bit = true, true
+		if st.n == n && st.open && !st.silent {
+			st.silent, bit = true, true
 			w.after(w.until(w.between(w.timing.TTL, 5*w.timing.TTL)), func() { st.heal() })
 		}
 	}
@@ -366,7 +366,7 @@ func (w *world) ask(n *node, verb store.Verb) bool {
 	return w.askOf(t, verb, to, coolDown)
 }
 
-// askOf leaves a request for the holder of a term.
+// askOf stores a request for the holder of a term.
 func (w *world) askOf(t *term, verb store.Verb, to string, coolDown time.Duration) bool {
 	w.asked++
 	id := fmt.Sprintf("r%d", w.asked)
@@ -375,7 +375,7 @@ func (w *world) askOf(t *term, verb store.Verb, to string, coolDown time.Duratio
 	return w.store.admin.Ask(background, t.session, r) == nil
 }
 
-// force closes a leader's session as an operator. G3 does not apply to the terms it ends.
+// force closes a leader's session by force. G3 does not apply to its term.
 func (w *world) force(n *node) bool {
 	t := n.anyTerm()
 	if t == nil || w.store.down {
@@ -385,7 +385,7 @@ func (w *world) force(n *node) bool {
 	return true
 }
 
-// forceSession closes the session of a process that may lead nothing.
+// forceSession closes the sessions of a candidate by force, whether it leads or not.
 func (w *world) forceSession(name string) {
 	for _, n := range w.nodes {
 		if n.candidate.ID != name || w.store.down || w.now >= w.healAt {
@@ -413,17 +413,17 @@ func (w *world) closeByForce(id store.SessionID) {
 	}
 }
 
-func (w *world) sicken(n *node) bool {
+func (w *world) makeUnhealthy(n *node) bool {
 	if n.client != nil {
 		return false // a client of the service has no health check
 	}
-	n.sick = true
+	n.unhealthy = true
 	n.deliver(machine.Event{Kind: machine.OnHealth, Cause: errReset})
-	n.checkSick()
-	life := n.life
+	n.checkUnhealthy()
+	starts := n.starts
 	w.after(w.until(w.between(time.Second, 2*w.timing.TTL)), func() {
-		if n.life == life {
-			n.sick = false
+		if n.starts == starts {
+			n.unhealthy = false
 			n.deliver(machine.Event{Kind: machine.OnHealth})
 		}
 	})
@@ -433,7 +433,7 @@ func (w *world) sicken(n *node) bool {
 func (w *world) hangWork(n *node) bool {
 	n.hang = w.until(w.between(time.Second, 3*w.timing.TTL))
 	if t := n.anyTerm(); t != nil && w.chance(0.5) {
-		n.doing(n.life, func() { n.endHere(t, tenure.ErrResigned) })
+		n.doing(n.starts, func() { n.endHere(t, tenure.ErrResigned) })
 	}
 	return true
 }
@@ -443,7 +443,7 @@ func (w *world) resign(n *node) bool {
 	if t == nil {
 		return false
 	}
-	n.doing(n.life, func() { n.endHere(t, tenure.ErrResigned) })
+	n.doing(n.starts, func() { n.endHere(t, tenure.ErrResigned) })
 	return true
 }
 
@@ -453,7 +453,7 @@ func (w *world) transfer(n *node) bool {
 	if t == nil || to == n.candidate.ID {
 		return false
 	}
-	n.doing(n.life, func() {
+	n.doing(n.starts, func() {
 		if !t.ended {
 			t.to = to
 			if w.chance(0.5) {
@@ -468,7 +468,7 @@ func (w *world) transfer(n *node) bool {
 	return true
 }
 
-// sessionOf returns the session of a candidate in the line. It may die before it is used.
+// sessionOf is the session that a listing would find. It may be dead when it is used.
 func (w *world) sessionOf(name string) store.SessionID {
 	for _, n := range w.nodes {
 		if n.candidate.ID == name {
@@ -478,8 +478,8 @@ func (w *world) sessionOf(name string) store.SessionID {
 	return ""
 }
 
-// leave takes a process out of the campaign for a group, for a while or for the
-// rest of the run. Two always stay.
+// leave withdraws the campaign of a process for a group, for a while or for the rest
+// of the run. Two processes always stay.
 func (w *world) leave(n *node) bool {
 	if n == w.nodes[0] || n == w.nodes[1] {
 		n = w.nodes[len(w.nodes)-1]
@@ -489,11 +489,11 @@ func (w *world) leave(n *node) bool {
 		return false
 	}
 	if n.client != nil && n.client.way == lends {
-		return false // it could not tell what a campaign in its session has won
+		return false // it could not know what its campaign has won
 	}
 	n.away[g] = true
-	life := n.life
-	n.doing(life, func() { n.withdraw(g) })
+	starts := n.starts
+	n.doing(starts, func() { n.withdraw(g) })
 	if w.chance(0.7) || n.client != nil {
 		w.after(w.between(100*time.Millisecond, 2*w.timing.TTL), func() {
 			n.away[g] = false
@@ -518,7 +518,7 @@ func (w *world) cutSink(n *node) bool {
 	return true
 }
 
-// setWall sets the wall clock. Only a planted bug reads it.
+// setWall sets the wall clock, which only a planted bug reads.
 func (w *world) setWall(n *node) bool {
 	d := w.between(-5*time.Minute, 5*time.Minute)
 	if w.cfg.Plant.Has(plant.WallClock) {
@@ -530,8 +530,8 @@ func (w *world) setWall(n *node) bool {
 	return true
 }
 
-// snatch lets a process try for a group that another one leads.
-func (w *world) snatch(*node) bool {
+// acquireHeld makes a process acquire a led group, with the version from the ledger.
+func (w *world) acquireHeld(*node) bool {
 	n, g := w.nodes[w.rand.IntN(len(w.nodes))], w.groups[w.rand.IntN(len(w.groups))]
 	l := w.store.grants[g]
 	if !n.up || n.paused || n.sess == l.holder || !w.store.alive(n.sess) || !w.store.alive(l.holder) {
@@ -548,7 +548,7 @@ func (n *node) try(seen store.Record) {
 	n.run(t, func() { r = n.ask(t.call) }, func() { n.w.store.answered(t, r) })
 }
 
-// slip writes with a token that no election granted, as after a typing mistake.
+// slip writes with an implausible token.
 func (w *world) slip(*node) bool {
 	s := w.sinks[w.groups[w.rand.IntN(len(w.groups))]]
 	if s.down || s.mark.Token == 0 {
@@ -558,8 +558,8 @@ func (w *world) slip(*node) bool {
 	return true
 }
 
-// ppm is the rate of a clock: any two differ by less than the drift that the
-// timing allows for, except in worlds that are about larger differences.
+// ppm draws the rate of a clock. Any two clocks differ by less than Timing.Drift, except in
+// worlds with the trait driftBeyond.
 func (w *world) ppm() int64 {
 	bound := int64(w.timing.Drift * million * 0.49)
 	if w.has(driftBeyond) {

@@ -16,11 +16,11 @@ import (
 )
 
 // instance is one instance of the election service: the real campaigns, renewals and
-// resignations of internal/election behind a shell of a few lines. It is a process without a
-// machine of its own. Each call has one.
+// resignations of internal/election, with a small shell. The process has no machine of its own.
+// Each campaign has one.
 type instance struct {
 	*node
-	views  map[string]store.View // of the watch
+	views  map[string]store.View // from the watch
 	synced bool
 	calls  []*serving
 }
@@ -39,7 +39,7 @@ func (v verb) String() string {
 	return [...]string{"campaign", "renew", "resign", "open", "keep-alive"}[v]
 }
 
-// request is what a client asks for, as docs/api.md describes it.
+// request is a client's request, as docs/api.md describes it.
 type request struct {
 	verb
 	by       *node
@@ -48,15 +48,15 @@ type request struct {
 	groups   []string
 	wait     time.Duration
 	session  store.SessionID // the handle
-	own      bool            // the session is that of a campaign
+	own      bool            // a campaign opened the session
 	term     fence.Token
 	to       string
 }
 
-// response is the service's answer. ok: status 200.
+// response is the service's answer. ok is a 200.
 type response struct {
 	ok       bool
-	dead     bool // 409: the session or the term is over
+	dead     bool // 409: the session or the term has ended
 	session  store.SessionID
 	led      map[string]fence.Token
 	ttl      time.Duration
@@ -67,8 +67,8 @@ type response struct {
 // serving is one call at an instance.
 type serving struct {
 	i        *instance
-	life     int       // of the instance
-	x        *exchange // nil: a copy of a call, nobody waits for its answer
+	starts   int       // of the instance
+	x        *exchange // nil: a copy of a call, without a client that waits
 	req      *request
 	arrived  clock.Instant
 	at       instant
@@ -76,29 +76,30 @@ type serving struct {
 	lent     bool
 	watching bool
 	seen     []store.View
-	gone     bool // the instance has noticed that its client left
-	told     bool // the campaign was ended
+	gone     bool // the instance has noticed that the client disconnected
+	told     bool // the campaign got OnGone
 	answered bool
 	wakeAt   instant
 }
 
-// behalf is the store that a handler of an instance uses. It records the client of each call.
-type behalf struct {
+// handlerStore is the store of an instance for one handler. It notes each call in the task, for
+// the checks.
+type handlerStore struct {
 	store.Store
 	t *task
 }
 
-func (s behalf) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
+func (s handlerStore) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
 	s.t.call = &machine.Call{Kind: machine.CallBeat, Session: id}
 	return s.Store.KeepAlive(ctx, id, groups...)
 }
 
-func (s behalf) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
+func (s handlerStore) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
 	s.t.call = &machine.Call{Kind: machine.CallRelease, Session: id, To: to, Held: held}
 	return s.Store.Release(ctx, id, to, why, held...)
 }
 
-func (s behalf) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+func (s handlerStore) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	s.t.call = &machine.Call{Kind: machine.CallClose, Session: id, Seen: seen}
 	s.t.n.w.store.closing(id)
 	return s.Store.End(ctx, id, why, seen...)
@@ -110,7 +111,7 @@ func (i *instance) start() {
 	i.watch()
 }
 
-// step processes the updates of the watch.
+// step handles the events of the watch.
 func (i *instance) step(events []machine.Event) {
 	var moved []machine.Event
 	for _, e := range events {
@@ -130,16 +131,16 @@ func (i *instance) step(events []machine.Event) {
 		return
 	}
 	for _, s := range slices.Clone(i.calls) {
-		mine := slices.DeleteFunc(slices.Clone(moved), func(e machine.Event) bool {
+		own := slices.DeleteFunc(slices.Clone(moved), func(e machine.Event) bool {
 			return s.watching || !slices.Contains(s.req.groups, e.View.Group)
 		})
-		if s.campaign != nil && (s.watching || len(mine) > 0) {
-			s.step(mine...)
+		if s.campaign != nil && (s.watching || len(own) > 0) {
+			s.step(own...)
 		}
 	}
 }
 
-// serve handles a call that has arrived. Nobody waits for the answer to a copy.
+// serve serves a call. A copy gets no answer.
 func (i *instance) serve(x *exchange, copied bool) {
 	if !i.up {
 		if !copied && i.w.chance(0.5) {
@@ -147,13 +148,13 @@ func (i *instance) serve(x *exchange, copied bool) {
 		}
 		return
 	}
-	i.doing(i.life, func() {
+	i.doing(i.starts, func() {
 		req := *x.req
-		if !req.chosen { // each call is a process of its own
+		if !req.chosen { // each call counts as a process of its own
 			i.w.ids++
 			req.instance = fmt.Sprintf("call-%016d", i.w.ids)
 		}
-		s := &serving{i: i, life: i.life, req: &req, arrived: i.now(), at: i.w.now, wakeAt: never}
+		s := &serving{i: i, starts: i.starts, req: &req, arrived: i.now(), at: i.w.now, wakeAt: never}
 		if !copied {
 			s.x, x.at = x, s
 		}
@@ -165,7 +166,7 @@ func (i *instance) serve(x *exchange, copied bool) {
 // work runs a handler's code, then done.
 func (s *serving) work(f func(store.Store), done func()) {
 	t := &task{by: s.req.by, instance: s.req.instance}
-	s.i.run(t, func() { f(behalf{s.i.engine, t}) }, done)
+	s.i.run(t, func() { f(handlerStore{s.i.engine, t}) }, done)
 }
 
 func (s *serving) candidate() tenure.Candidate { return s.req.by.candidate }
@@ -236,7 +237,7 @@ func (s *serving) serve() {
 	}
 }
 
-// successor finds the youngest session of a node.
+// successor finds the newest session of a node.
 func (s *serving) successor(_ context.Context, node string) (store.Session, error) {
 	id, found := s.i.roster.Newest(s.req.groups[0], node, s.req.session)
 	if !found {
@@ -245,7 +246,7 @@ func (s *serving) successor(_ context.Context, node string) (store.Session, erro
 	return store.Session{ID: id, Candidate: tenure.Candidate{ID: node}}, nil
 }
 
-// contend campaigns with a session of this call.
+// contend campaigns in a session that the call opens.
 func (s *serving) contend() {
 	var v store.View
 	var err error
@@ -257,7 +258,7 @@ func (s *serving) contend() {
 		var holder store.Session
 		holder, err = e.Session(background, v.Holder)
 		if errors.Is(err, store.ErrSessionDead) {
-			v.State, err = tenure.Vacant, nil // it died just now
+			v.State, err = tenure.Vacant, nil // the session died just now
 			return
 		}
 		ours = holder.Instance == store.InstanceDigest(s.req.instance) && slices.Equal(holder.Scope, s.req.groups)
@@ -290,7 +291,7 @@ func (s *serving) begin(cfg election.Config) {
 	s.step()
 }
 
-// step is the shell of a campaign: it makes the calls, shows what the watch sees, and answers.
+// step is the shell of a campaign: it makes the calls, delivers views, and answers.
 func (s *serving) step(events ...machine.Event) {
 	for {
 		for _, a := range slices.Clone(s.campaign.Step(s.i.now(), events...)) {
@@ -314,7 +315,7 @@ func (s *serving) step(events ...machine.Event) {
 			break
 		}
 		if s.seen == nil && !s.i.synced {
-			break // what cannot be seen is not vacant
+			break // without a view a group must not count as vacant
 		}
 		views := s.seen
 		for k := 0; s.seen == nil && k < len(s.req.groups); k++ {
@@ -332,7 +333,7 @@ func (s *serving) step(events ...machine.Event) {
 	s.i.wake(&s.wakeAt, s.campaign.Next, func() { s.step() })
 }
 
-// view returns the last view of a group from the watch.
+// view is the view of a group from the watch.
 func (i *instance) view(group string) store.View {
 	if v, known := i.views[group]; known {
 		return v
@@ -379,14 +380,14 @@ func (s *serving) make(c *machine.Call) {
 	})
 }
 
-// over sends the answer to a campaign that has ended.
+// over answers the client after the campaign has ended.
 func (s *serving) over(out *election.Outcome) {
 	w := s.i.w
 	r := &response{ok: len(out.Led) > 0, session: out.Session.ID, led: map[string]fence.Token{}, ttl: out.Session.TTL, held: out.Held(s.arrived, w.timing.Drift)}
 	for g, rec := range out.Led {
 		r.led[g] = rec.Token
 		if w.store.grants[g].grantedAt < s.at {
-			w.saw(retryWin)
+			w.count(retryWin)
 		}
 		if f := w.store.grants[g].wrong[grantKey{rec.Token, rec.Holder}]; f != nil && !f.excused {
 			w.broken(f.guarantee, "%s", f.text)
@@ -399,7 +400,7 @@ func (s *serving) over(out *election.Outcome) {
 	s.reply(r)
 }
 
-// reply sends the answer, if a client waits for it.
+// reply answers the client, if it is still connected.
 func (s *serving) reply(r *response) {
 	s.answered = true
 	if s.campaign == nil || s.campaign.Next() == clock.Never {
@@ -415,7 +416,7 @@ func (s *serving) reply(r *response) {
 func (s *serving) end(cause error) {
 	if s.campaign != nil && !s.answered && !s.told {
 		s.told = true
-		s.i.w.saw(callEnded)
+		s.i.w.count(callEnded)
 		s.step(machine.Event{Kind: election.OnGone, Cause: cause})
 	}
 }

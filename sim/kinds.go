@@ -16,7 +16,7 @@ import (
 type kind uint8
 
 const (
-	// A plain world has the faults that every deployment meets.
+	// A plain world has the faults that occur in every deployment.
 	plain kind = iota
 	// A rich world has some of the traits below as well.
 	rich
@@ -41,7 +41,8 @@ func kindOf(seed uint64) kind {
 	}
 }
 
-// trait is a property of some worlds. It adds a fault, or changes the world from its start.
+// trait is a property that most worlds do not have. It adds a fault, or changes the
+// world from its start.
 type trait uint8
 
 const (
@@ -62,7 +63,7 @@ const (
 	traits
 )
 
-// traitFaults are drawn like the others, in worlds that have the trait.
+// traitFaults are the additional faults of worlds with the trait.
 var traitFaults = [traits]*fault{
 	slowStore:      {"slow store", 20, (*world).slowStore},
 	slowDisk:       {"slow disk", 20, (*world).slowDisk},
@@ -76,7 +77,7 @@ var traitFaults = [traits]*fault{
 	unknownAcquire: {"acquire without an answer", 20, (*world).loseAcquire},
 }
 
-// Events that must also occur in a run of many seeds.
+// Other things that must occur in a run of many seeds. They are counted where they happen.
 const (
 	deposedAck    = "keep-alive acknowledged by a deposed leader"
 	raisedAgain   = "epoch raised a second time"
@@ -123,8 +124,8 @@ func Kinds() []string {
 
 func (w *world) has(t trait) bool { return w.traits&(1<<t) != 0 }
 
-// pickTraits draws traits from a random source of its own, so that plain worlds do not depend
-// on it.
+// pickTraits draws the traits from a source of its own, so that they do not change plain
+// worlds.
 func (w *world) pickTraits() {
 	if w.kind != rich {
 		return
@@ -134,7 +135,7 @@ func (w *world) pickTraits() {
 		w.traits |= 1 << r.IntN(int(traits))
 	}
 	if w.has(manyGroups) && r.IntN(2) == 0 {
-		// The most expensive kind of world: half as many of them.
+		// These worlds are the slowest: keep only half of them.
 		w.traits &^= 1 << manyGroups
 	}
 	if w.has(deposedLeader) {
@@ -143,7 +144,7 @@ func (w *world) pickTraits() {
 	w.lenient = w.has(driftBeyond)
 }
 
-// pickGroups makes about a hundred groups where the trait says so.
+// pickGroups makes about a hundred groups in worlds with the trait manyGroups.
 func (w *world) pickGroups() {
 	if !w.has(manyGroups) {
 		return
@@ -155,14 +156,14 @@ func (w *world) pickGroups() {
 	w.cfg.Duration /= 2
 }
 
-// pickEngine draws the engine's capabilities, from a random source of its own.
+// pickEngine draws the capabilities of the engine, from a source of its own.
 func (w *world) pickEngine() {
 	r := rand.New(rand.NewPCG(w.cfg.Seed, 0x656e67696e65))
 	w.caps = kv.Caps{MinTTL: 10 * time.Millisecond, MaxTTL: 24 * time.Hour, Keys: 512, Native: true, Ordered: true}
 	if w.has(manyGroups) {
 		w.caps.Keys = 104 // batches of 32
 	}
-	w.newLife = r.IntN(2) == 0
+	w.newIncarnation = r.IntN(2) == 0
 	if w.cfg.Calm {
 		return
 	}
@@ -183,7 +184,7 @@ func (w *world) pickEngine() {
 	w.gaps = r.IntN(2) == 0
 }
 
-// pickNodes gives priorities, and two processes one id.
+// pickNodes draws priorities, and gives two processes the same id.
 func (w *world) pickNodes() {
 	if w.kind == plain || w.kind == served {
 		return
@@ -201,30 +202,30 @@ func (w *world) pickNodes() {
 	}
 }
 
-func (w *world) saw(what string) { w.result.Faults[what]++ }
+func (w *world) count(what string) { w.result.Faults[what]++ }
 
-// slowStore delays every call by a random time.
+// slowStore delays every call, by different times.
 func (w *world) slowStore(*node) bool {
 	w.store.slow = w.between(50*time.Millisecond, w.timing.CallTimeout*3/2)
 	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { w.store.slow = 0 })
 	return true
 }
 
-// slowDisk makes commits wait for each other. It does not delay keep-alives and reads.
+// slowDisk delays commits, one after the other. It does not delay keep-alives and reads.
 func (w *world) slowDisk(*node) bool {
 	w.store.disk = w.between(50*time.Millisecond, w.timing.CallTimeout)
 	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { w.store.disk = 0 })
 	return true
 }
 
-// depose lets a deposed engine leader acknowledge the next keep-alive of n. The margin allows
-// for that.
+// depose makes a replaced engine leader acknowledge the next keep-alive of n. The margin
+// allows for this.
 func (w *world) depose(n *node) bool {
 	n.deposed = true
 	return true
 }
 
-// lagWatches delays watches, as if a lagging follower served them.
+// lagWatches delays the watches, as if a lagging follower served them.
 func (w *world) lagWatches(n *node) bool {
 	s := w.store
 	if s.down || s.lag > 0 {
@@ -237,7 +238,7 @@ func (w *world) lagWatches(n *node) bool {
 			st.lose(100 * time.Millisecond)
 		}
 	}
-	w.ask(n, store.Transfer) // for which the sessions are listed
+	w.ask(n, store.Transfer) // the machine then lists the sessions
 	return true
 }
 
@@ -248,7 +249,7 @@ func (w *world) compact(n *node) bool {
 	gap := w.until(w.between(0, 2*time.Second))
 	bit := false
 	for _, st := range w.store.streams {
-		if (all || st.n == n) && st.open && !st.deaf {
+		if (all || st.n == n) && st.open && !st.silent {
 			bit = true
 			st.open = false // changes are missed from here on
 			w.after(gap, func() {
@@ -278,9 +279,9 @@ func (w *world) fillSink(*node) bool {
 	return true
 }
 
-// restoreSink puts a sink back to an older state. The operator keeps it down until its
-// mark is at the newest token that was granted and its sequence at the last number
-// that was handed out, as docs/fencing.md says.
+// restoreSink restores an older state of a sink. The operator keeps it down until its mark
+// is the newest granted token and its sequence is at the last number that was handed out,
+// as docs/fencing.md says.
 func (w *world) restoreSink(*node) bool {
 	s := w.anySink()
 	if s.down {
@@ -306,14 +307,14 @@ func (w *world) raise(*node) bool {
 	return true
 }
 
-// loseAcquire drops the answer to the next acquire of n, silences its watch and lets n
-// withdraw: n must still find out the outcome.
+// loseAcquire drops the answer to the next acquire of n, silences its watch, and withdraws
+// its campaign: n must still find out the outcome.
 func (w *world) loseAcquire(n *node) bool {
 	n.loseNext = true
 	return true
 }
 
-// drills are faults that are injected alone. Each checks what must follow.
+// drills are single disturbances. Each checks what must follow.
 var drills = []struct {
 	name string
 	do   func(w *world, leader *node)
@@ -323,13 +324,13 @@ var drills = []struct {
 	{"drill: step-down with a cool-down", (*world).drillStepDown},
 	{"drill: step-down of the only candidate", (*world).drillOnly},
 	{"drill: transfer", (*world).drillTransfer},
-	{"drill: unhealthy", (*world).drillSick},
+	{"drill: unhealthy", (*world).drillUnhealthy},
 	{"drill: keep-alive lost", (*world).drillLostBeat},
 	{"drill: engine restart", (*world).drillRestart},
-	{"drill: crash while watches are silent", (*world).drillDeaf},
+	{"drill: crash while watches are silent", (*world).drillSilent},
 }
 
-// runDrills runs one drill after the other, with time in between to refresh all caches.
+// runDrills runs one drill after the other. In between all caches are updated.
 func (w *world) runDrills() {
 	w.healAt = never
 	rest := 9*w.timing.Beat + 5*time.Second
@@ -343,7 +344,7 @@ func (w *world) runDrills() {
 		w.allLed("before the next drill")
 		d := &drills[w.rand.IntN(len(drills))]
 		w.log("DRILL    %s, leader %s", d.name, leader.name)
-		w.saw(d.name)
+		w.count(d.name)
 		w.mix(5, uint64(len(d.name)))
 		d.do(w, leader)
 		w.after(w.between(rest, rest+10*time.Second)+4*w.timing.TTL, next)
@@ -352,7 +353,7 @@ func (w *world) runDrills() {
 	w.run(instant(w.cfg.Duration))
 }
 
-// firstInLine returns the node that must lead next, except but.
+// firstInLine is the process that must lead next, leaving out but.
 func (w *world) firstInLine(but *node) *node {
 	living, _ := w.store.admin.Sessions(background, store.Scope{w.groups[0]}, store.Page{})
 	var line machine.Roster
@@ -365,13 +366,13 @@ func (w *world) firstInLine(but *node) *node {
 	for _, l := range living {
 		n := w.store.owner(l.ID)
 		if n != but && n.sess == l.ID && (len(w.groups) == 1 || line.Ahead(l, w.groups[0], "") == 0) {
-			return n // candidates for one group are listed as they stand in line
+			return n // candidates for one group are listed in the order of the line
 		}
 	}
 	return nil
 }
 
-// expect checks that want, or any node if want is nil, leads after d.
+// expect checks after d that want leads, or that anybody does if want is nil.
 func (w *world) expect(what string, want *node, d time.Duration) {
 	group := w.groups[0]
 	terms := w.result.Terms
@@ -385,13 +386,13 @@ func (w *world) expect(what string, want *node, d time.Duration) {
 		case want != nil && w.result.Terms != terms+1:
 			w.broken("E6", "%s: %d terms of group %s began, want one", what, w.result.Terms-terms, group)
 		case want != nil:
-			w.saw(orderKept)
+			w.count(orderKept)
 		}
 	})
 }
 
-// handover bounds a vacancy without an expiry: work returns within 100 ms, the first in
-// line acts on the watch.
+// handover bounds a vacancy without an expiry: work returns within 100 ms, and the first in
+// line acts when its watch shows the vacancy.
 const handover = 500 * time.Millisecond
 
 func (w *world) drillCrash(leader *node) {
@@ -418,7 +419,7 @@ func (w *world) drillStepDown(leader *node) {
 	w.expect("after a step-down", w.firstInLine(leader), w.timing.Beat+handover)
 }
 
-// drillOnly: nobody else wants to lead, so the group stays vacant for the cool-down.
+// drillOnly: there is no other candidate, so the group stays vacant during the cool-down.
 func (w *world) drillOnly(leader *node) {
 	group := w.groups[0]
 	for _, n := range w.nodes {
@@ -439,7 +440,7 @@ func (w *world) drillOnly(leader *node) {
 		if w.leader(group) != leader {
 			w.broken("G7", "%s does not lead group %s again after its cool-down of %v", leader.name, group, coolDown)
 		}
-		w.saw(coolDownKept)
+		w.count(coolDownKept)
 		for _, n := range w.nodes {
 			if n != leader {
 				n.away[group] = false
@@ -465,19 +466,19 @@ func (w *world) drillTransfer(leader *node) {
 	w.expect("after a transfer", to, handover)
 }
 
-func (w *world) drillSick(leader *node) {
+func (w *world) drillUnhealthy(leader *node) {
 	w.expect("after a failed health check", w.firstInLine(leader), handover)
-	w.sicken(leader)
+	w.makeUnhealthy(leader)
 }
 
-// drillLostBeat: up to one keep-alive is lost, and the leader stays.
+// drillLostBeat: at most one keep-alive is lost, and the leader must stay.
 func (w *world) drillLostBeat(leader *node) {
 	leader.link.cutOut, leader.link.cutIn = true, true
-	w.after(w.between(w.timing.Beat/2, w.timing.Beat), func() { w.mend(leader) })
+	w.after(w.between(w.timing.Beat/2, w.timing.Beat), func() { w.reconnect(leader) })
 	w.stays("a keep-alive was lost", leader)
 }
 
-// drillRestart: the engine is away for less than the trust of a keep-alive.
+// drillRestart: the engine is down for less than the trust of a keep-alive.
 func (w *world) drillRestart(leader *node) {
 	w.store.stop()
 	w.after(w.between(100*time.Millisecond, w.timing.Beat), w.store.start)
@@ -493,11 +494,10 @@ func (w *world) stays(what string, leader *node) {
 	})
 }
 
-// drillDeaf: all watches are silent, and the candidates learn from keep-alives that the leader
-// died.
-func (w *world) drillDeaf(leader *node) {
+// drillSilent: all watches are silent, so the candidates notice the crash by their keep-alives.
+func (w *world) drillSilent(leader *node) {
 	for _, st := range w.store.streams {
-		st.deaf = st.open
+		st.silent = st.open
 	}
 	leader.crash()
 	bound := w.expiry() + 6*w.timing.Beat + handover
@@ -510,7 +510,7 @@ func (w *world) drillDeaf(leader *node) {
 	})
 }
 
-// sinkBackup is what a sink is restored from.
+// sinkBackup is a backup of a sink.
 type sinkBackup struct {
 	mark fence.Mark
 	seq  uint64

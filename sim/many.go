@@ -23,8 +23,8 @@ type Summary struct {
 	Took       time.Duration
 }
 
-// Many runs the seeds first, first+1, … on every core. It stops early after stopAfter
-// violations (0: never). It calls progress with the number of seeds that are done.
+// Many runs the seeds first, first+1, … on all cores. It stops after stopAfter
+// violations (0: never). progress, if not nil, gets the number of finished seeds.
 func Many(cfg Config, first uint64, seeds, stopAfter int, progress func(done int)) *Summary {
 	start := time.Now()
 	results := make([]*Result, seeds)
@@ -129,7 +129,7 @@ func (s *Summary) Print(out io.Writer) {
 	line("hash", "%016x", t.Hash)
 }
 
-// Missing lists the Kinds that did not occur.
+// Missing lists the kinds that should have occurred and did not.
 func (s *Summary) Missing() []string {
 	return slices.DeleteFunc(Kinds(), func(name string) bool { return s.Total.Faults[name] > 0 })
 }
@@ -142,9 +142,9 @@ func counts(m map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// The bars for what an election may cost with a hundred candidates: acquires per
-// vacancy, and calls of one candidate in a minute. A beat every two seconds and a list
-// every eleven make 36 calls.
+// The bars for the cost of an election with a hundred candidates: acquires per
+// vacancy, and calls of one candidate in a minute. A keep-alive every two seconds and a
+// list every eleven seconds make 36 calls.
 const (
 	HerdCandidates = 100
 	HerdP50        = 2
@@ -152,14 +152,14 @@ const (
 	HerdCalls      = 40
 )
 
-// HerdCost is what elections cost with a hundred candidates.
+// HerdCost is the cost of elections with a hundred candidates.
 type HerdCost struct {
 	P50, P99  int // acquires per vacancy
 	Vacancies int
 	Calls     int // per candidate and minute
 }
 
-// OK says whether the bars are met.
+// OK reports whether the bars are met.
 func (h HerdCost) OK() bool { return h.P50 <= HerdP50 && h.P99 <= HerdP99 && h.Calls <= HerdCalls }
 
 func (h HerdCost) String() string {
@@ -167,7 +167,7 @@ func (h HerdCost) String() string {
 		HerdCandidates, h.P50, h.P99, h.Vacancies, h.Calls)
 }
 
-// Herd runs calm worlds of a hundred candidates.
+// Herd runs calm worlds with a hundred candidates.
 func Herd(p plant.Set, first uint64, seeds int) HerdCost {
 	t := Many(Config{Candidates: HerdCandidates, Calm: true, Plant: p}, first, seeds, 0, nil).Total
 	return HerdCost{
@@ -176,20 +176,20 @@ func Herd(p plant.Set, first uint64, seeds int) HerdCost {
 	}
 }
 
-// Caught is how a planted bug was found.
+// Caught says how a planted bug was found.
 type Caught struct {
 	Bug       plant.Bug
-	Seeds     int // how many seeds it took
+	Seeds     int // seeds that were needed
 	Violation *Violation
 	Took      time.Duration
 }
 
-// Hunt looks for a planted bug in at most that many seeds.
+// Hunt looks for a planted bug in at most seeds seeds.
 func Hunt(bug plant.Bug, first uint64, seeds int) Caught {
 	start := time.Now()
 	c := Caught{Bug: bug}
 	if bug == plant.Herd {
-		// This bug breaks no guarantee. It only misses the bar.
+		// This bug breaks no guarantee, only the bar.
 		h := Herd(plant.Of(bug), first, 2)
 		c.Seeds = 2
 		if !h.OK() {

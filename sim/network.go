@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// link is the network between a process and the store or the sink. Each direction can be cut,
-// and messages can be late, lost or doubled.
+// link is the network between a process and the store or a sink. Each direction can
+// be cut, and messages can be delayed, lost and duplicated.
 type link struct {
 	w        *world
 	cutOut   bool // messages from the process are lost
@@ -22,7 +22,7 @@ var (
 	errStopping = errors.New("the instance stops")
 )
 
-// delay draws the delay of a message: mostly a millisecond, now and then much more.
+// delay is mostly a millisecond, and sometimes much more.
 func (r *link) delay(slow time.Duration) time.Duration {
 	d := r.w.between(100*time.Microsecond, 1500*time.Microsecond)
 	if r.w.faulty && r.w.chance(0.02) {
@@ -36,9 +36,8 @@ func (r *link) delay(slow time.Duration) time.Duration {
 
 func (r *link) loses() bool { return r.lossy > 0 && r.w.chance(r.lossy) }
 
-// there sends a message and reports whether it will arrive. The sender may notice a lost
-// message: then fail gets an error of unknown outcome. The copy of a doubled message arrives
-// late.
+// there sends a message, and reports whether it will arrive. If it is lost, fail may be
+// called, with an unknown outcome. The second copy of a duplicated message arrives late.
 func (r *link) there(arrive func(), fail func(error)) bool {
 	if r.cutOut || r.loses() {
 		if r.w.chance(0.3) {

@@ -17,67 +17,68 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// node is one process: the real machine, a short shell, and work that writes while it leads.
+// node is one process: the real machine, a small shell, and work that writes while
+// the process leads.
 type node struct {
 	w         *world
 	name      string
 	candidate tenure.Candidate
 	scope     store.Scope
-	clock     driftClock
-	asleep    time.Duration // planted: by how much a clock that stops in a suspend is behind
-	wall      time.Duration // planted: how far the wall clock was set
+	clock     simClock
+	asleep    time.Duration // planted bug: the time that a clock missed which stops in a suspend
+	wall      time.Duration // planted bug: how far the wall clock was set
 
 	up      bool
-	life    int // counts restarts
+	starts  int // number of starts
 	machine *machine.Machine
 	roster  *machine.Roster
 	store   *kv.Store
 	engine  store.Store // the store, with the rules enforced in worlds with a service
-	client  *client     // set if it is a client of the service, without a machine
-	serves  *instance   // set if it is an instance of the service, without a machine
+	client  *client     // if the process is a client of the service; it has no machine
+	serves  *instance   // if the process is an instance of the service; it has no machine
 	sub     *kv.Sub     // the current watch
 	wakeAt  instant
 
 	tasks   []*task
 	answers []func() // for tasks, held while paused
-	waking  bool     // they run now, and events are collected
+	waking  bool     // answers are being delivered after a pause: collect their events
 
-	high        uint64 // the highest index that the store has seen
-	incarnation string // of the engine, from the last answer
+	high        uint64 // highest index that the store has seen
+	incarnation string // of the engine, in its last answer
 
 	link     link // to the store
 	sinkLink link
 
 	paused   bool
 	events   []machine.Event // held while paused
-	doings   []func()        // steps of work, held while paused
+	doings   []func()        // of work, held while paused
 	preWrite time.Duration   // pause this long between the next check and its write
 
 	stream int // number of the current watch
 	trust  clock.Instant
 	sess   store.SessionID
 
-	wants   map[string]bool // a campaign waits
-	away    map[string]bool // does not want to lead
-	terms   []*term         // not returned yet, or not ended
-	begun   map[string]fence.Token
-	hang    time.Duration // how long the next work takes to stop
-	sick    bool
-	reserve map[string][]uint64 // planted: numbers handed out without asking
+	wants     map[string]bool // there is a campaign
+	away      map[string]bool // does not want to lead
+	terms     []*term         // not returned yet, or not ended
+	begun     map[string]fence.Token
+	hang      time.Duration // how long the next work takes to stop
+	unhealthy bool
+	reserve   map[string][]uint64 // planted bug: numbers that are handed out without asking the sink
 
 	deposed  bool // a deposed engine leader acknowledges the next keep-alive
 	loseNext bool // the next acquire gets no answer
 
 	// What the checks know about the process.
-	quietAt    instant // when something disturbed it last
-	livedAt    instant // when its session was last seen alive
+	quietAt    instant // when it was last disturbed
+	livedAt    instant // when its session was last alive
 	wantsAt    map[string]instant
 	coolUntil  map[string]instant
 	confirmed  map[string]fence.Token // granted, by a linearizable answer
 	refused    map[string]refusal
 	gaveUp     []gaveUp
 	deadTold   store.SessionID
-	sessOver   bool // sess is not in use any more
+	sessOver   bool // the process no longer uses sess
 	synced     bool // the watch has shown its snapshot
 	syncedAt   instant
 	callWindow instant
@@ -87,7 +88,7 @@ type node struct {
 // term is one leadership with its work.
 type term struct {
 	n        *node
-	life     int
+	starts   int
 	group    string
 	token    fence.Token
 	session  store.SessionID
@@ -96,10 +97,10 @@ type term struct {
 	returned bool
 	to       string
 	toSess   store.SessionID // the successor's session when the transfer was requested
-	forced   bool            // an operator closed the session: G3 does not apply
+	forced   bool            // an operator closed the session by force: G3 does not apply
 	sealed   bool
-	full     bool          // the sink could not write
-	until    clock.Instant // until when a client of the service believes
+	full     bool          // the sink was full
+	until    clock.Instant // the end of trust of a client of the service
 	wakeAt   instant
 }
 
@@ -108,7 +109,7 @@ func newNode(w *world, name string) *node {
 		w:         w,
 		name:      name,
 		scope:     slices.Clone(w.groups),
-		clock:     driftClock{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))) + 1, ppm: w.ppm()},
+		clock:     simClock{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))) + 1, ppm: w.ppm()},
 		begun:     map[string]fence.Token{},
 		away:      map[string]bool{},
 		wants:     map[string]bool{},
@@ -125,16 +126,16 @@ func (n *node) now() clock.Instant {
 	return n.clock.read(n.w.now) - clock.Instant(n.asleep) + clock.Instant(n.wall)
 }
 
-// instance returns the id of this start of the process.
-func (n *node) instance() string { return fmt.Sprintf("%s-start-%08d", n.name, n.life) }
+// instance is the id of this start of the process.
+func (n *node) instance() string { return fmt.Sprintf("%s-start-%08d", n.name, n.starts) }
 
 func (n *node) start() {
 	n.up, n.paused = true, false
-	n.life++
+	n.starts++
 	n.events, n.doings, n.terms = nil, nil, nil
 	n.begun, n.confirmed = map[string]fence.Token{}, map[string]fence.Token{}
 	n.wantsAt, n.coolUntil = map[string]instant{}, map[string]instant{}
-	n.preWrite, n.hang, n.sick, n.deposed, n.loseNext = 0, 0, false, false, false
+	n.preWrite, n.hang, n.unhealthy, n.deposed, n.loseNext = 0, 0, false, false, false
 	n.trust, n.sess, n.sessOver, n.deadTold = 0, "", false, ""
 	n.gaveUp, n.quietAt, n.synced, n.refused = nil, n.w.now, false, map[string]refusal{}
 	n.stream++
@@ -183,7 +184,7 @@ func (n *node) crash() {
 	n.w.log("%-8s crashes", n.name)
 }
 
-// campaign starts a campaign after a while, unless one waits or work still runs then.
+// campaign starts a campaign after a while, if the process can still use one then.
 func (n *node) campaign(group string, after time.Duration) {
 	n.soon(after, func() {
 		if !n.wants[group] && !n.away[group] && !n.works(group) {
@@ -193,7 +194,7 @@ func (n *node) campaign(group string, after time.Duration) {
 	})
 }
 
-// works reports whether the work of a term of the group has not returned.
+// works reports whether work of the group has not returned.
 func (n *node) works(group string) bool {
 	return slices.ContainsFunc(n.terms, func(t *term) bool { return t.group == group && !t.returned })
 }
@@ -205,10 +206,11 @@ func (n *node) withdraw(group string) {
 	}
 }
 
-// doing runs code of the process: now, after its pause, or never if it has crashed.
-func (n *node) doing(life int, f func()) {
+// doing runs code of the process: after the pause if the process is paused, and not
+// at all after a crash.
+func (n *node) doing(starts int, f func()) {
 	switch {
-	case !n.up || n.life != life:
+	case !n.up || n.starts != starts:
 	case n.paused:
 		n.doings = append(n.doings, f)
 	default:
@@ -218,8 +220,8 @@ func (n *node) doing(life int, f func()) {
 
 // soon runs code of the process after a while.
 func (n *node) soon(d time.Duration, f func()) {
-	life := n.life
-	n.w.after(d, func() { n.doing(life, f) })
+	starts := n.starts
+	n.w.after(d, func() { n.doing(starts, f) })
 }
 
 func (n *node) deliver(e ...machine.Event) {
@@ -232,18 +234,18 @@ func (n *node) deliver(e ...machine.Event) {
 	}
 }
 
-// pause stops the whole process. A suspend does the same, except that clocks other than
-// CLOCK_BOOTTIME stop, too.
+// pause stops the whole process. A suspend differs from a pause only for a clock that
+// is not CLOCK_BOOTTIME.
 func (n *node) pause(d time.Duration, suspend bool) {
 	if !n.up || n.paused {
 		return
 	}
-	life := n.life
+	starts := n.starts
 	n.paused = true
 	n.w.log("%-8s stands still for %v", n.name, d)
 	began := n.w.now
 	n.w.after(d, func() {
-		if !n.up || n.life != life || !n.paused {
+		if !n.up || n.starts != starts || !n.paused {
 			return
 		}
 		n.paused = false
@@ -259,21 +261,21 @@ func (n *node) pause(d time.Duration, suspend bool) {
 		n.waking = false
 		doings, events := n.doings, n.events
 		n.doings, n.events = nil, nil
-		// After a pause the order is random.
+		// Machine or work may run first after a pause.
 		machineFirst := n.w.chance(0.5)
 		if machineFirst {
 			n.step(events...)
 		}
 		for _, f := range doings {
-			n.doing(life, f)
+			n.doing(starts, f)
 		}
-		if !machineFirst && n.up && n.life == life {
+		if !machineFirst && n.up && n.starts == starts {
 			n.step(events...)
 		}
 	})
 }
 
-// step is the shell: it steps the machine and carries out its actions.
+// step is the shell: it steps the machine and does its actions.
 func (n *node) step(events ...machine.Event) {
 	switch {
 	case !n.up:
@@ -292,7 +294,7 @@ func (n *node) step(events ...machine.Event) {
 	for i := range actions {
 		n.act(&actions[i])
 	}
-	// M3, which G3 depends on: in a running process no term outlives its trust.
+	// M3, on which G3 depends: in a running process no term outlives its trust.
 	for _, t := range n.terms {
 		if !t.ended && n.now() >= n.trust {
 			n.w.broken("G3", "%s: the term of %s with token %d outlives its trust", n.name, t.group, t.token)
@@ -301,11 +303,10 @@ func (n *node) step(events ...machine.Event) {
 	n.alarm()
 }
 
-// alarm schedules the next step of the machine.
+// alarm sets the timer for the machine's next step.
 func (n *node) alarm() { n.wake(&n.wakeAt, n.machine.Next, func() { n.step() }) }
 
-// wake runs f at the instant that next returns, by the clock of the process. set is when it is
-// scheduled.
+// wake runs f when the clock of the process reaches next. set is when that is planned.
 func (n *node) wake(set *instant, next func() clock.Instant, f func()) {
 	i := next()
 	if i != clock.Never {
@@ -313,16 +314,16 @@ func (n *node) wake(set *instant, next func() clock.Instant, f func()) {
 	}
 	at := max(n.clock.when(i), n.w.now)
 	if at == never || *set > n.w.now && *set <= at {
-		return // an earlier alarm is set, and will set the next
+		return // an earlier timer is set, and sets the next one
 	}
 	*set = at
-	life := n.life
+	starts := n.starts
 	n.w.at(at, func() {
-		if *set != at || n.life != life {
+		if *set != at || n.starts != starts {
 			return
 		}
 		*set = never
-		n.doing(life, func() {
+		n.doing(starts, func() {
 			if next() <= n.now() {
 				f()
 			} else {
@@ -360,7 +361,7 @@ func (n *node) act(a *machine.Action) {
 }
 
 func (n *node) call(c *machine.Call) {
-	life := n.life
+	starts := n.starts
 	n.w.result.Calls++
 	if n.w.trace != nil {
 		n.w.log("%-8s sends %s %s", n.name, c.Kind, c.Session)
@@ -377,16 +378,16 @@ func (n *node) call(c *machine.Call) {
 	}
 	if lost {
 		n.quietAt = n.w.now
-		n.w.deafen(n)
+		n.w.silenceWatch(n)
 		n.w.after(n.w.between(0, n.w.timing.CallTimeout), func() {
-			n.doing(life, func() { n.withdraw(c.Seen[0].Group) })
+			n.doing(starts, func() { n.withdraw(c.Seen[0].Group) })
 			n.campaign(c.Seen[0].Group, n.w.between(n.w.timing.TTL, 3*n.w.timing.TTL))
 		})
 	}
 	sent, answered := n.w.now, false
 	reply := func(r *machine.Reply) {
-		if answered || n.life != life {
-			return // a transport delivers one answer per call
+		if answered || n.starts != starts {
+			return // a transport delivers one answer to each call
 		}
 		answered = true
 		var wanted map[string]bool
@@ -399,7 +400,7 @@ func (n *node) call(c *machine.Call) {
 			n.checkReply(c, r, sent, wanted)
 		}
 		if c.Kind == machine.CallBeat && errors.Is(r.Err, store.ErrSessionDead) && ready && n.up && n.w.now < sent.add(n.w.timing.TTL) {
-			// The session is definitely dead: its terms must have ended.
+			// The session is certainly dead: none of its terms may go on.
 			for _, t := range n.terms {
 				if t.session == c.Session && !t.ended {
 					n.w.broken("G4", "%s goes on leading %s with token %d though its session is dead", n.name, t.group, t.token)
@@ -426,13 +427,12 @@ func (n *node) ask(c *machine.Call) *machine.Reply {
 		}
 	}
 	if c.Kind == machine.CallRelease && len(c.Held) > 1 {
-		n.w.saw(batchReleased)
+		n.w.count(batchReleased)
 	}
 	return c.Do(background, n.engine, n.candidate, store.OpenOptions{Scope: n.scope, Instance: n.instance(), Successor: len(n.scope) == 1})
 }
 
-// adopt is a planted bug: Open returns a session of the same candidate that another process
-// opened.
+// adopt is a planted bug: a candidate uses a session that another process opened with its id.
 func (n *node) adopt() (store.Session, bool) {
 	if n.w.cfg.Plant.Has(plant.AdoptSession) {
 		line, _ := n.w.store.admin.Sessions(background, n.scope, store.Page{})
@@ -445,7 +445,7 @@ func (n *node) adopt() (store.Session, bool) {
 	return store.Session{}, false
 }
 
-// watch replaces the watch by a new one.
+// watch begins a watch that replaces the one before.
 func (n *node) watch() {
 	n.stream++
 	n.synced = false
@@ -486,7 +486,7 @@ func (n *node) watch() {
 	})
 }
 
-// take passes the updates of the watch to the machine.
+// take passes the updates of the watch on.
 func (n *node) take(feed func(store.Update)) {
 	updates, err := n.sub.Take()
 	var events []machine.Event
@@ -509,12 +509,12 @@ func (n *node) take(feed func(store.Update)) {
 	}
 }
 
-// believes reports whether Term.Check would pass now.
+// believes is what Term.Check would report now.
 func (n *node) believes(t *term) bool {
-	return n.up && n.life == t.life && !t.ended && n.now() < n.trusts(t)
+	return n.up && n.starts == t.starts && !t.ended && n.now() < n.trusts(t)
 }
 
-// trusts returns until when the process believes in a term.
+// trusts is until when the process trusts its lease.
 func (n *node) trusts(t *term) clock.Instant {
 	if n.client != nil {
 		return t.until
@@ -522,16 +522,16 @@ func (n *node) trusts(t *term) clock.Instant {
 	return n.trust
 }
 
-// begin begins a term. until is for clients of the service.
+// begin begins a term. until is the end of trust of a client of the service.
 func (n *node) begin(rec store.Record, until clock.Instant) *term {
 	w := n.w
-	t := &term{n: n, life: n.life, group: rec.Group, token: rec.Token, session: rec.Holder, forced: w.store.forced(rec.Holder), until: until}
+	t := &term{n: n, starts: n.starts, group: rec.Group, token: rec.Token, session: rec.Holder, forced: w.store.forced(rec.Holder), until: until}
 	w.result.Terms++
 	w.mix(2, uint64(t.token))
 	w.log("%-8s begins %s token %d", n.name, t.group, t.token)
 	l := w.store.grants[t.group]
 	if f := l.wrong[grantKey{t.token, t.session}]; f != nil && f.excused {
-		t.forced = true // the process could not know
+		t.forced = true // no process could notice it
 	} else if f != nil {
 		w.broken(f.guarantee, "%s", f.text)
 	}
@@ -560,12 +560,12 @@ func (n *node) begin(rec store.Record, until clock.Instant) *term {
 			case other.forced || t.forced: // G3 does not apply
 			case w.lenient:
 				if o.believes(other) {
-					w.saw(driftOverlap)
+					w.count(driftOverlap)
 				}
 			case o.believes(other):
 				w.broken("G3", "%s begins to lead %s with token %d while %s believes in its token %d for another %v",
 					n.name, t.group, t.token, o.name, other.token, o.trusts(other).Sub(o.now()))
-			case other.ended || !o.up || o.life != other.life:
+			case other.ended || !o.up || o.starts != other.starts:
 			case o.paused:
 				w.result.Overlaps++
 			default:
@@ -585,7 +585,7 @@ func (n *node) begin(rec store.Record, until clock.Instant) *term {
 	return t
 }
 
-// seal seals the sink before the first write, as Lead does.
+// seal closes the sink to older leaders before the first write, as Lead does.
 func (n *node) seal(t *term) {
 	if t.ended || t.sealed {
 		return
@@ -606,7 +606,7 @@ func (n *node) seal(t *term) {
 	n.soon(time.Second, func() { n.seal(t) })
 }
 
-// tick is the work: it checks, writes and repeats.
+// tick is the work: it checks, writes, and repeats.
 func (n *node) tick(t *term) {
 	if t.ended {
 		return
@@ -626,11 +626,11 @@ func (n *node) tick(t *term) {
 		n.preWrite = 0
 		n.pause(d, false)
 	}
-	n.doing(t.life, func() { n.write(t) })
+	n.doing(t.starts, func() { n.write(t) })
 	n.soon(n.w.between(400*time.Millisecond, 2*time.Second), func() { n.tick(t) })
 }
 
-// rest draws how long a process does not campaign after a term.
+// rest is how long a process waits after a term before it campaigns again.
 func (n *node) rest(t *term) time.Duration {
 	d := n.w.between(200*time.Millisecond, 2*time.Second)
 	if t.full {
@@ -639,7 +639,7 @@ func (n *node) rest(t *term) time.Duration {
 	return d
 }
 
-// write writes to the sink. The check before it may be long ago.
+// write writes after a check, however long ago the check was.
 func (n *node) write(t *term) {
 	s := n.w.sinks[t.group]
 	floor, floorBy := s.floor, s.floorBy
@@ -659,7 +659,7 @@ func (n *node) write(t *term) {
 			return
 		}
 		if a.err != nil {
-			// Refused: a newer leader has written or sealed.
+			// Refused: a newer leader has written.
 			n.endHere(t, tenure.ErrLost)
 			return
 		}
@@ -679,12 +679,12 @@ func (n *node) toSink(t *term, there func() answer, back func(answer)) {
 		s.receive(func() {
 			a := there()
 			t.full = t.full || errors.Is(a.err, errFull)
-			n.sinkLink.back(func() { n.doing(t.life, func() { back(a) }) })
+			n.sinkLink.back(func() { n.doing(t.starts, func() { back(a) }) })
 		})
 	}, func(error) {})
 }
 
-// endHere ends a term that the machine has not ended, and tells the machine.
+// endHere ends a term from the process's own side.
 func (n *node) endHere(t *term, cause error) {
 	if t.ended {
 		return

@@ -14,11 +14,11 @@ type Config struct {
 	Seed       uint64
 	Candidates int           // default 5
 	Duration   time.Duration // of virtual time, default 10 minutes
-	// Calm injects one fault only: it kills the leader repeatedly. It measures the cost of an
-	// election.
+	// Calm leaves only one fault: the leader is killed again and again. It measures
+	// what an election costs.
 	Calm  bool
 	Plant plant.Set
-	// Trace gets a line for every event.
+	// Trace, if set, gets every event.
 	Trace func(format string, args ...any)
 }
 
@@ -46,8 +46,8 @@ type Result struct {
 	// StaleFenced and StaleUnfenced count writes of an older leader that took
 	// effect after a newer one's.
 	StaleFenced, StaleUnfenced int
-	// Overlaps counts terms that began while another, paused process had not noticed yet that
-	// its own term was over. Its Check would fail.
+	// Overlaps counts terms that began while the context of an older term, in a paused
+	// process, was not cancelled yet. That term would not have passed Check.
 	Overlaps int
 	Overruns int
 	Faults   map[string]int
@@ -58,8 +58,8 @@ type Result struct {
 	Hash     uint64
 }
 
-// pickTiming draws the timing of a run. Half of the runs have no margin, because margins hide
-// bugs.
+// pickTiming draws the timing of a run. Margins hide bugs, so half of the runs
+// have none.
 func (w *world) pickTiming() lease.Timing {
 	var t lease.Timing
 	switch x := w.rand.Float64(); {
@@ -124,14 +124,14 @@ func Run(cfg Config) *Result {
 	for _, n := range w.processes() {
 		w.after(w.between(0, time.Second), n.start)
 	}
-	w.after(0, w.watchOver)
+	w.after(0, w.periodicChecks)
 	switch {
 	case cfg.Calm:
 		w.calm()
 	case w.kind == drill:
 		w.runDrills()
 	default:
-		w.storm()
+		w.runFaults()
 	}
 	for _, n := range w.processes() {
 		n.kill()
@@ -143,8 +143,8 @@ func Run(cfg Config) *Result {
 	return w.result
 }
 
-// expiry bounds how long a session outlives its last keep-alive. Where processes observe
-// each other, they wait for the drift, and look eight times in a TTL, or miss one of the looks.
+// expiry bounds how long a session lives after its last keep-alive. With observed expiry, the
+// observers add the drift, and read eight times in a TTL, of which one read may fail.
 func (w *world) expiry() time.Duration {
 	ttl := w.timing.TTL
 	if w.caps.Native {
@@ -154,8 +154,8 @@ func (w *world) expiry() time.Duration {
 }
 
 // recovery bounds how long after the last fault a group can be without a leader
-// (G7): the dead session runs out, a silent watch is noticed by the next look at
-// the line, and calls and pauses take their longest.
+// (G7): the dead session expires, a keep-alive notices a silent watch, and calls and
+// pauses take as long as they can.
 func (w *world) recovery() time.Duration {
 	t := w.timing
 	d := w.expiry() + t.TTL/10 + 7*t.Beat + 2*t.CallTimeout + 2*t.BackoffMax + 12*time.Second
@@ -165,15 +165,15 @@ func (w *world) recovery() time.Duration {
 	return d
 }
 
-// storm injects faults, heals them, and checks that the world recovers. Then it kills the leader
-// once more and checks the time of that failover.
-func (w *world) storm() {
+// runFaults injects faults, ends them all, and checks that the world recovers. Then it
+// kills the leader once more and checks how long the failover takes without other faults.
+func (w *world) runFaults() {
 	clean := w.expiry() + time.Second
 	if w.has(epochRaised) {
-		clean += operatorDelay // the sinks may refuse tokens of the second epoch after theirs
+		clean += operatorDelay // the sinks may refuse a token that is two epochs above their mark
 	}
 	if w.kind == served {
-		clean += w.timing.TTL // clients ask again after a while
+		clean += w.timing.TTL // clients retry after a pause
 	}
 	end := instant(w.cfg.Duration)
 	check := end.add(-clean - time.Second)
@@ -185,7 +185,7 @@ func (w *world) storm() {
 		if w.now >= w.healAt {
 			return
 		}
-		w.injectFault()
+		w.injectRandom()
 		w.after(w.between(200*time.Millisecond, 16*time.Second), next)
 	}
 	w.after(5*time.Second, next)
@@ -229,20 +229,20 @@ func (w *world) heal() {
 	}
 	for _, n := range w.processes() {
 		w.lift(n.candidate.ID)
-		w.mend(n)
+		w.reconnect(n)
 		n.sinkLink.heal()
 		n.preWrite, n.hang, n.deposed, n.loseNext = 0, 0, false, false
 		if !n.up {
 			n.start()
 		}
-		if n.sick {
-			n.sick = false
+		if n.unhealthy {
+			n.unhealthy = false
 			n.deliver(machine.Event{Kind: machine.OnHealth})
 		}
 	}
 }
 
-// allLed checks G7, and that leaders write.
+// allLed checks G7, and that each leader writes.
 func (w *world) allLed(when string) {
 	for _, g := range w.groups {
 		n := w.leader(g)
@@ -261,7 +261,7 @@ func (w *world) allLed(when string) {
 	}
 }
 
-// calm kills and restarts the leader repeatedly.
+// calm kills the leader again and again, and restarts it.
 func (w *world) calm() {
 	w.healAt = never
 	var next func()

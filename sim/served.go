@@ -8,8 +8,8 @@ import (
 	"github.com/tenurehq/tenure/internal/election"
 )
 
-// buildService creates the processes of a served world. Most clocks differ by the whole bound,
-// some processes share an id, and some groups are led over the service only.
+// buildService makes the processes of a served world. Most clocks differ by as much as allowed,
+// some processes share an id, and some groups are led only through the service.
 func (w *world) buildService() {
 	w.cordons = map[string]bool{}
 	for i := range 2 {
@@ -34,7 +34,7 @@ func (w *world) buildService() {
 			n.away[w.groups[0]] = true
 		}
 	}
-	clocks := []*driftClock{&w.store.clock}
+	clocks := []*simClock{&w.store.clock}
 	for _, n := range w.processes() {
 		clocks = append(clocks, &n.clock)
 	}
@@ -60,14 +60,14 @@ func (w *world) processes() []*node {
 	return all
 }
 
-// servedFaults are additional faults of served worlds.
+// servedFaults are additional faults in served worlds.
 var servedFaults = []fault{
 	{"cordon", 12, (*world).cordon},
 	{"connection dropped", 20, (*world).drop},
 	{"client gone for good", 4, (*world).retire},
 }
 
-// instanceFaults are faults of the instances of the service.
+// instanceFaults are the faults of instances of the service.
 var instanceFaults = []fault{
 	{"instance crash and restart", 0, (*world).crash},
 	{"instance stops in order", 0, (*world).stopInstance},
@@ -78,12 +78,12 @@ var instanceFaults = []fault{
 	{"instance: slow answers, then a cut", 0, (*world).slowThenCut},
 	{"instance: slow requests", 0, (*world).slowRequests},
 	{"instance: loss", 0, (*world).loss},
-	{"instance: watch goes deaf", 0, (*world).deafen},
+	{"instance: watch goes deaf", 0, (*world).silenceWatch},
 }
 
 // cordon cordons a node for a while.
 func (w *world) cordon(n *node) bool {
-	// Not while a backup exists: restoring it would lose the cordon.
+	// Not while there is a backup: restoring it would lose the cordon.
 	if w.store.down || w.store.backup != nil || w.rewound || w.cordons[n.candidate.ID] || !w.setCordon(n.candidate.ID, "maintenance") {
 		return false
 	}
@@ -96,7 +96,7 @@ func (w *world) lift(id string) {
 	if !w.cordons[id] {
 		return
 	}
-	delete(w.cordons, id) // from here on a grant is allowed
+	delete(w.cordons, id) // from now on a grant is allowed
 	if !w.setCordon(id, "") {
 		w.after(100*time.Millisecond, func() {
 			w.cordons[id] = true
@@ -115,7 +115,7 @@ func (w *world) setCordon(id, why string) bool {
 	return err == nil
 }
 
-// drop breaks the connection of a call. The client may notice only after its timeout.
+// drop breaks the connection of a call. The client may notice only at its timeout.
 func (w *world) drop(n *node) bool {
 	if n.client == nil || len(n.client.open) == 0 {
 		return false
@@ -127,7 +127,7 @@ func (w *world) drop(n *node) bool {
 	return true
 }
 
-// retire ends a client for the rest of the storm.
+// retire ends a client until the faults end.
 func (w *world) retire(n *node) bool {
 	if n.client == nil {
 		return false
@@ -136,7 +136,7 @@ func (w *world) retire(n *node) bool {
 	return true
 }
 
-// stopInstance ends the calls of an instance before it stops.
+// stopInstance stops an instance gracefully: it ends its calls first.
 func (w *world) stopInstance(n *node) bool {
 	if n.paused {
 		return false
@@ -144,21 +144,21 @@ func (w *world) stopInstance(n *node) bool {
 	for _, s := range slices.Clone(n.serves.calls) {
 		s.end(errStopping)
 	}
-	life := n.life
+	starts := n.starts
 	w.after(w.between(0, w.timing.CallTimeout), func() {
-		if n.up && n.life == life {
+		if n.up && n.starts == starts {
 			w.crash(n)
 		}
 	})
 	return true
 }
 
-// orphaned bounds how long a group can be held after its client is gone: a copy of a call
-// arrives late, waits and wins, and then its session expires.
+// orphaned bounds how long a group can be held after its client has left: a late copy of a call
+// waits, wins, and then its session expires.
 func (w *world) orphaned() time.Duration { return 2*w.timing.TTL + w.maxWait() + w.expiry() }
 
-// checkClients checks G7 and E5 for clients of the service: a group that a client's session
-// holds is led by the client, or becomes vacant.
+// checkClients checks G7 and E5 for clients of the service: if a client's session holds a group,
+// the client leads it, or the group falls vacant.
 func (w *world) checkClients(group string) {
 	l := w.store.grants[group]
 	n := w.store.owner(l.holder)
@@ -176,8 +176,8 @@ func (w *world) checkClients(group string) {
 	}
 }
 
-// checkLeft checks E4 for the service: a campaign that ended without a win has closed the
-// session that it opened, unless the session leads or another call uses it.
+// checkLeft checks E4 for the service: a call that ended without leading has closed the session
+// that it opened, unless the session leads or another call uses it.
 func (w *world) checkLeft(s *serving, out *election.Outcome) {
 	id, i := out.Session.ID, s.i
 	if s.lent || !w.store.alive(id) || w.store.grants[s.req.groups[0]].holder == id || i.quietFor() < 4*w.timing.CallTimeout {

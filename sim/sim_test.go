@@ -12,7 +12,7 @@ import (
 	"github.com/tenurehq/tenure/internal/plant"
 )
 
-// No guarantee is broken in any of these seeds. make sim plays more.
+// No guarantee is broken in any of these seeds. make sim runs more.
 func TestGuarantees(t *testing.T) {
 	seeds := 400 // a fifth of them are about the service
 	if testing.Short() {
@@ -22,7 +22,7 @@ func TestGuarantees(t *testing.T) {
 	for _, v := range s.Violations {
 		t.Errorf("%v\n\treplay: go run ./sim/cmd/sim -seed %d -v", v, v.Seed)
 	}
-	// A storm that nobody felt proves nothing.
+	// Faults without an effect prove nothing.
 	if missing := s.Missing(); len(missing) > 0 && !testing.Short() {
 		t.Errorf("never occurred: %q", missing)
 	}
@@ -34,7 +34,7 @@ func TestGuarantees(t *testing.T) {
 	}
 }
 
-// A run that is too short to see everything says what it has not seen.
+// A run that is too short for all kinds lists those that are missing.
 func TestMissing(t *testing.T) {
 	s := Many(Config{}, 4, 1, 0, nil) // one plain world
 	missing := s.Missing()
@@ -53,7 +53,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// What was broken once stays mended.
+// Seeds that once found a bug stay clean.
 func TestKeptSeeds(t *testing.T) {
 	kept, err := os.ReadFile("testdata/seeds.txt")
 	if err != nil {
@@ -124,7 +124,7 @@ func TestPlanted(t *testing.T) {
 func TestWheel(t *testing.T) {
 	r := newRand(1)
 	for range 10_000 {
-		c := driftClock{anchor: instant(r.Int64N(int64(time.Hour))), offset: clock.Instant(r.Int64N(int64(time.Hour))), ppm: r.Int64N(100_000) - 50_000}
+		c := simClock{anchor: instant(r.Int64N(int64(time.Hour))), offset: clock.Instant(r.Int64N(int64(time.Hour))), ppm: r.Int64N(100_000) - 50_000}
 		i := c.offset + clock.Instant(r.Int64N(int64(time.Hour)))
 		at := c.when(i)
 		if c.read(at) < i || at > c.anchor && c.read(at-1) >= i {

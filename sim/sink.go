@@ -8,8 +8,8 @@ import (
 	"github.com/tenurehq/tenure/internal/plant"
 )
 
-// sink is what the leaders of a group write to: a fenced resource, an unfenced one that gets
-// the same writes, and a sequence.
+// sink is the target of a group's leaders: a fenced resource, an unfenced resource
+// that gets the same writes, and a sequence.
 type sink struct {
 	w     *world
 	group string
@@ -17,15 +17,15 @@ type sink struct {
 
 	mark    fence.Mark
 	applied fence.Token // the highest token whose write took effect
-	sealed  fence.Token // the highest token that was sealed
+	sealed  fence.Token // the highest sealed token
 	seq     uint64
-	lastAt  instant // when the last write took effect
+	lastAt  instant // of the last write that took effect
 	lastBy  fence.Token
 
 	unfenced fence.Token
 	given    map[uint64]bool
-	floor    uint64      // the highest number that a caller has
-	floorBy  fence.Token // and its token
+	floor    uint64      // the highest number that a caller has got
+	floorBy  fence.Token // the token of that caller
 
 	slow     time.Duration
 	full     bool
@@ -48,17 +48,17 @@ func (s *sink) receive(f func()) {
 	})
 }
 
-// answer goes back to the writer.
+// answer is the answer to a writer.
 type answer struct {
 	err   error
-	first uint64 // the first number that was taken from the sequence
+	first uint64 // first number of the sequence
 }
 
 func (s *sink) stamp(t fence.Token) fence.Stamp {
 	return fence.Stamp{Deployment: deployment, Group: s.group, Token: t}
 }
 
-// admit applies the rule of the fence, with its planted bugs.
+// admit applies the fencing rule, or a planted bug.
 func (s *sink) admit(t fence.Token) error {
 	next, err := s.mark.Admit(s.stamp(t))
 	switch {
@@ -76,11 +76,11 @@ func (s *sink) admit(t fence.Token) error {
 	return err
 }
 
-// operatorDelay is the longest time until an operator advances a mark.
+// operatorDelay bounds how long an operator needs to advance a mark.
 const operatorDelay = 3 * time.Second
 
-// slipped handles a refusal by the slip rule, which happens after two raised epochs in a row.
-// An operator advances the mark after a while.
+// slipped handles a slip: after two raised epochs in a row the sink refuses the token as
+// implausible. An operator advances the mark after a while.
 func (s *sink) slipped(err error) {
 	var slip *fence.SlipError
 	if !errors.As(err, &slip) || slip.Stamp.Token > s.w.store.grants[s.group].top || s.advances {
@@ -89,7 +89,7 @@ func (s *sink) slipped(err error) {
 	s.advances = true
 	s.w.after(s.w.between(0, operatorDelay), func() {
 		s.advances = false
-		s.w.saw(slipAdvanced)
+		s.w.count(slipAdvanced)
 		s.advance(slip.Stamp.Token)
 	})
 }
@@ -102,7 +102,7 @@ func (s *sink) advance(to fence.Token) {
 
 func (s *sink) seal(t fence.Token) answer {
 	if s.full {
-		s.w.saw(refusedFull)
+		s.w.count(refusedFull)
 		return answer{err: errFull}
 	}
 	if err := s.admit(t); err != nil {
@@ -112,14 +112,14 @@ func (s *sink) seal(t fence.Token) answer {
 	return answer{}
 }
 
-// write applies a write and takes n numbers of the sequence.
+// write applies a write, and takes n numbers of the sequence.
 func (s *sink) write(t fence.Token, n uint64) answer {
 	if t < s.unfenced {
 		s.w.result.StaleUnfenced++
 	}
 	s.unfenced = max(s.unfenced, t)
 	if s.full {
-		s.w.saw(refusedFull)
+		s.w.count(refusedFull)
 		return answer{err: errFull}
 	}
 	if err := s.admit(t); err != nil {
@@ -148,7 +148,7 @@ func (s *sink) apply(t fence.Token) {
 	s.w.result.Writes++
 }
 
-// handedOut checks G6 when a caller gets its number: it is above every number
+// handedOut checks G6 when a caller gets its number: it must be above every number
 // that any caller had when this one asked.
 func (s *sink) handedOut(t fence.Token, seq, floor uint64, floorBy fence.Token) {
 	if seq <= floor {
@@ -173,8 +173,8 @@ func (s *sink) restart(outage time.Duration) {
 	s.w.after(outage, func() { s.down = false })
 }
 
-// restore restores the backup. The operator advances the mark and the sequence to what is
-// known elsewhere before anybody can write.
+// restore restores the backup. Before the sink accepts writes again, the operator raises
+// the mark and the sequence to what is known elsewhere.
 func (s *sink) restore(outage time.Duration) {
 	s.restart(outage)
 	last := s.seq

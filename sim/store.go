@@ -18,51 +18,51 @@ import (
 
 const deployment = "sim"
 
-// simStore is the engine of store/mem with a clock of its own. Every process has a kv.Store
-// over it. simStore checks the promises of store.Store, on the keys.
+// simStore is the engine: the one of store/mem, with its own clock. Every process has a
+// kv.Store over it. The promises of store.Store are checked here, on the keys.
 type simStore struct {
 	w       *world
-	clock   driftClock
+	clock   simClock
 	engine  *mem.Engine
 	caps    kv.Caps
-	admin   *kv.Store // the client of an operator
+	admin   *kv.Store // for operators
 	down    bool
 	since   instant // when the outage began
 	streams []*stream
 	wakeAt  instant
 
-	backup *mem.Snapshot
-	life   string // the incarnation of the data: a restore may change it
+	backup        *mem.Snapshot
+	incarnationID string // of the data: a restore may begin another one
 
 	sessions map[store.SessionID]*session
-	late     map[store.SessionID]*op  // keep-alives that have not arrived
-	leased   map[string]clock.Instant // expiry of leases that have no session yet
+	late     map[store.SessionID]*op  // delayed keep-alives
+	leased   map[string]clock.Instant // end of the leases that have no session yet
 	grants   map[string]*ledger
-	epoch    uint64 // the epoch that an operator raised last
+	epoch    uint64 // the last one that was raised
 
-	backAt instant // when the last outage ended
-	gone   time.Duration
-	calm   map[*node]bool // processes that nothing disturbed before the outage
+	backAt      instant        // when the last outage ended
+	outage      time.Duration  // how long it took
+	undisturbed map[*node]bool // the processes without another fault before it
 
-	slow          time.Duration // delay of every call
-	disk          time.Duration // time on disk of every commit, one after the other
-	busyUntil     instant       // until when the disk is busy
-	lag           time.Duration // delay of watches
-	refuseWatches int           // how many more watches to refuse
-	grantsTTL     float64       // the fraction of a requested TTL that is granted; 0: all of it
+	slow          time.Duration // largest delay of a call
+	disk          time.Duration // of each commit, one after the other
+	busyUntil     instant       // when the disk is free
+	lag           time.Duration // of watches
+	refuseWatches int           // how many more watches are refused
+	grantsTTL     float64       // granted part of the requested TTL; 0: all of it
 }
 
-// session is what the simulator knows about a session.
+// session is what the checks know about a session.
 type session struct {
 	owner    *node
 	instance string // the start of the process that opened it
 	ttl      time.Duration
-	beatAt   instant // when it was renewed last
+	beatAt   instant // when it was last renewed
 	deadline clock.Instant
-	closing  bool // its owner wants to close it
+	closing  bool // its owner is closing it
 	ended    bool
 	forced   bool // closed by an operator
-	lost     bool // by a rewind: a repeated call may open it again
+	lost     bool // in a rewind: a repeated call may begin it again
 }
 
 // ledger is the history of a group's grants.
@@ -71,16 +71,16 @@ type ledger struct {
 	version  uint64
 	holder   store.SessionID
 	by       map[fence.Token]store.SessionID
-	over     map[fence.Token]instant // when terms ended
+	endedAt  map[fence.Token]instant // when terms ended
 	vacantAt instant                 // never: led
 	tries    int                     // acquires since the vacancy
-	// wrong are grants that no process may use, and the guarantee that is broken if one does.
-	// With one key per step, a session may die while a grant is made, and an engine that lost
-	// data grants until somebody notices.
+	// wrong are the grants that no process may rely on. With one key per transaction, a
+	// session may die while a grant is made. An engine that lost data makes such grants until
+	// a process notices it.
 	wrong map[grantKey]*misgrant
 
-	handedOver        bool      // the newest grant was by transfer
-	prepared          *misgrant // what was wrong with it when it was prepared
+	handedOver        bool      // the newest grant is a handover
+	prepared          *misgrant // what was wrong with the newest grant when it was prepared
 	grantedAt, usedAt instant
 }
 
@@ -89,21 +89,21 @@ type grantKey struct {
 	session store.SessionID
 }
 
-// misgrant is the guarantee that is broken if a process uses a grant. Excused: the process
-// could not know.
+// misgrant says which guarantee is broken if a process relies on a grant. excused: no process
+// could notice that the grant is wrong.
 type misgrant struct {
 	guarantee, text string
 	excused         bool
 }
 
-// holding is who leads a group, and with which token.
+// holding is the session that leads a group, and its token.
 type holding struct {
 	Session store.SessionID `json:"session"`
 	Token   fence.Token     `json:"token"`
 }
 
-// stored is the part of a record that the checks read. With one key per step, a grant is
-// first prepared in Next, and the record keeps its version.
+// stored is the part of a record that the checks read. With one key per transaction, a grant
+// is first prepared in the record, which keeps its version.
 type stored struct {
 	holding
 	Version uint64 `json:"version"`
@@ -118,29 +118,29 @@ func parseRecord(i kv.Item) stored {
 	return r
 }
 
-// lives: the item is the beat of a session that lives. The beats of dead ones are deleted,
-// or say why the session ended.
+// lives reports whether the item is the beat of a living session. The beat of a dead session
+// is deleted, or says why the session ended.
 func lives(beat kv.Item) bool {
 	return beat.Version != 0 && !strings.Contains(string(beat.Value), `"ended"`)
 }
 
 func newStore(w *world) *simStore {
 	s := &simStore{
-		w:        w,
-		clock:    driftClock{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))), ppm: w.ppm()},
-		engine:   mem.NewEngine(w.cfg.Plant),
-		caps:     w.caps,
-		life:     "life",
-		wakeAt:   never,
-		sessions: map[store.SessionID]*session{},
-		leased:   map[string]clock.Instant{},
-		late:     map[store.SessionID]*op{},
-		grants:   map[string]*ledger{},
-		calm:     map[*node]bool{},
+		w:             w,
+		clock:         simClock{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))), ppm: w.ppm()},
+		engine:        mem.NewEngine(w.cfg.Plant),
+		caps:          w.caps,
+		incarnationID: "life",
+		wakeAt:        never,
+		sessions:      map[store.SessionID]*session{},
+		leased:        map[string]clock.Instant{},
+		late:          map[store.SessionID]*op{},
+		grants:        map[string]*ledger{},
+		undisturbed:   map[*node]bool{},
 	}
 	s.admin = s.open(driver{s: s}, reading(s.now), func(f func()) { w.after(0, f) })
 	for _, g := range w.groups {
-		s.grants[g] = &ledger{by: map[fence.Token]store.SessionID{}, over: map[fence.Token]instant{}, wrong: map[grantKey]*misgrant{}, vacantAt: 0}
+		s.grants[g] = &ledger{by: map[fence.Token]store.SessionID{}, endedAt: map[fence.Token]instant{}, wrong: map[grantKey]*misgrant{}, vacantAt: 0}
 	}
 	return s
 }
@@ -161,7 +161,7 @@ var background = context.Background()
 
 func (s *simStore) now() clock.Instant { return s.clock.read(s.w.now) }
 
-// alive: the session lives at the engine.
+// alive reports whether the session is alive in the engine.
 func (s *simStore) alive(id store.SessionID) bool {
 	return id != "" && lives(s.engine.Get("beat/"+string(id)))
 }
@@ -179,7 +179,7 @@ func (s *simStore) forced(id store.SessionID) bool {
 
 var errCompacted = errors.New("the watch was compacted")
 
-// refusesWatch: the store is down, or the history that the watch needs is compacted.
+// refusesWatch reports whether a new watch fails: the store is down, or has compacted.
 func (s *simStore) refusesWatch() bool {
 	if s.refuseWatches > 0 && !s.down {
 		s.refuseWatches--
@@ -188,7 +188,7 @@ func (s *simStore) refusesWatch() bool {
 	return s.down
 }
 
-// receive runs an operation after the delay of the engine and its disk.
+// receive serves an operation after the delay of the engine and its disk.
 func (s *simStore) receive(write bool, done func()) {
 	d := time.Duration(0)
 	if s.slow > 0 {
@@ -196,7 +196,7 @@ func (s *simStore) receive(write bool, done func()) {
 	}
 	if write {
 		if s.disk > 0 {
-			// Real engines refuse work when their queue is full; this one gets faster.
+			// The queue is bounded, as in a real engine, which would refuse calls.
 			s.busyUntil = min(max(s.busyUntil, s.w.now).add(s.disk), s.w.now.add(2*s.w.timing.CallTimeout))
 		}
 		if s.busyUntil > s.w.now {
@@ -217,16 +217,16 @@ func (s *simStore) list(prefix, after string, limit int) []kv.Item {
 }
 
 func (s *simStore) incarnation() kv.Incarnation {
-	return kv.Incarnation{ID: s.life, Index: s.engine.Index()}
+	return kv.Incarnation{ID: s.incarnationID, Index: s.engine.Index()}
 }
 
 func (s *simStore) grant(id string, ttl time.Duration) time.Duration {
 	if s.grantsTTL > 0 {
 		ttl = time.Duration(float64(ttl) * s.grantsTTL).Round(time.Millisecond)
-		s.w.saw(lessTTL)
+		s.w.count(lessTTL)
 	}
 	now := s.now()
-	lives := s.engine.Lives(now, id) // then Grant changes nothing
+	lives := s.engine.Lives(now, id) // if true, the grant changes nothing
 	granted := s.engine.Grant(now, id, ttl)
 	if !lives {
 		s.leased[id] = now.Add(granted)
@@ -235,7 +235,7 @@ func (s *simStore) grant(id string, ttl time.Duration) time.Duration {
 	return granted
 }
 
-// revoke ends a lease, and with it a session that its owner (nil: an operator) closes.
+// revoke ends a lease, and the session that its owner closes. n is nil for an operator.
 func (s *simStore) revoke(n *node, id string) {
 	if i := s.sessions[store.SessionID(id)]; s.alive(store.SessionID(id)) && (n == nil || i.closing) {
 		i.ended, i.forced = true, n == nil
@@ -250,10 +250,10 @@ func (s *simStore) revoke(n *node, id string) {
 	s.publish()
 }
 
-// renew renews a lease, then reads. An engine leader that does not know yet that it was
-// deposed may acknowledge a keep-alive that the new leader does not see: the new leader
-// restarted every TTL a moment ago, within the margin. Then n is cut off, so that no later
-// keep-alive hides the difference.
+// renew renews a lease, then reads. A leader of the engine that was replaced and does not know
+// it may still acknowledge a keep-alive, which the new leader does not see. The new leader has
+// started every TTL a moment ago, within the margin. Then n is cut off, so that the lost
+// keep-alive matters.
 func (s *simStore) renew(t *task, id string, read []string) (renewal, error) {
 	now, n := s.now(), t.n
 	s.engine.Expire(now)
@@ -264,7 +264,7 @@ func (s *simStore) renew(t *task, id string, read []string) (renewal, error) {
 	}
 	_ = json.Unmarshal(s.engine.Get("meta").Value, &meta)
 	t.rewound = meta.Rewound && (t.rewound || !t.arrived)
-	t.arrived, t.renewed = true, t.renewed || lives // it may arrive twice
+	t.arrived, t.renewed = true, t.renewed || lives // the call may arrive twice
 	if n.deposed && lives && !s.w.rewound {
 		n.deposed = false
 		ago := s.w.between(0, s.w.timing.Margin*9/10)
@@ -274,10 +274,10 @@ func (s *simStore) renew(t *task, id string, read []string) (renewal, error) {
 				i.deadline = max(i.deadline, now.Add(i.ttl-ago))
 			}
 		}
-		s.w.saw(deposedAck)
+		s.w.count(deposedAck)
 		s.w.after(60*time.Millisecond, func() {
 			n.link.cutOut, n.link.cutIn = true, true
-			s.w.after(s.w.until(s.w.between(s.w.timing.TTL, 2*s.w.timing.TTL)), func() { s.w.mend(n) })
+			s.w.after(s.w.until(s.w.between(s.w.timing.TTL, 2*s.w.timing.TTL)), func() { s.w.reconnect(n) })
 		})
 		return renewal{i.ttl, s.commit(t, kv.Txn{Read: read})}, nil
 	}
@@ -290,7 +290,7 @@ func (s *simStore) renew(t *task, id string, read []string) (renewal, error) {
 	return renewal{ttl, s.commit(t, kv.Txn{Read: read})}, err
 }
 
-// commit runs a transaction of a task, or of an operator (nil), and checks its effect.
+// commit commits a transaction of a task, or of an operator (nil), and checks its effect.
 func (s *simStore) commit(t *task, x kv.Txn) kv.Result {
 	now := s.now()
 	s.engine.Expire(now)
@@ -319,11 +319,11 @@ func (s *simStore) commit(t *task, x kv.Txn) kv.Result {
 	return r
 }
 
-// lastMoment lets a late keep-alive arrive just before its session is ended.
+// lastMoment delivers a delayed keep-alive just before the session is ended.
 func (s *simStore) lastMoment(id store.SessionID) {
 	if o := s.late[id]; o != nil && s.w.faulty && !s.down && s.w.chance(0.5) {
 		delete(s.late, id)
-		s.w.saw(lateBeat)
+		s.w.count(lateBeat)
 		o.do()
 	}
 }
@@ -360,14 +360,14 @@ func (s *simStore) wroteBeat(t *task, id store.SessionID, before, after kv.Item)
 	}
 }
 
-// closing records that the owner of a session is about to close it.
+// closing notes that the owner of a session is about to close it.
 func (s *simStore) closing(id store.SessionID) {
 	if i := s.sessions[id]; i != nil {
 		i.closing = true
 	}
 }
 
-// closed checks G5: an owner closes its session only after work has returned.
+// closed checks G5: a session is closed only after its work has returned.
 func (s *simStore) closed(id store.SessionID) {
 	n := s.owner(id)
 	for _, t := range n.terms {
@@ -377,8 +377,8 @@ func (s *simStore) closed(id store.SessionID) {
 	}
 }
 
-// expired checks S5 with observed expiry: n may end a session that was silent for its TTL by
-// the clock of n and, if clocks are within the bound on drift, by true time.
+// expired checks S5 for observed expiry: n may end a session that was silent for its TTL by the
+// clock of n and, unless clocks drift beyond the bound, by true time.
 func (s *simStore) expired(n *node, id store.SessionID, i *session) {
 	w := s.w
 	quiet := n.clock.read(w.now).Sub(n.clock.read(i.beatAt))
@@ -388,11 +388,11 @@ func (s *simStore) expired(n *node, id store.SessionID, i *session) {
 	if s.caps.Native || quiet < i.ttl {
 		w.broken("S5", "%s ended session %s %v before its TTL had run out", n.name, id, i.ttl-quiet)
 	}
-	w.saw(observedEnd)
-	// The time of an outage does not count: nobody could renew.
+	w.count(observedEnd)
+	// The time of an outage must not count, because no process could renew.
 	o := i.owner
-	if since := time.Duration(w.now - s.backAt); s.gone > w.timing.TTL*6/10 && since < w.timing.TTL/4 && s.calm[o] && o.up && !o.paused && o.sess == id && o.quietAt <= s.backAt.add(glance) {
-		w.broken("E1", "%s ended session %s of %s %v after an outage of %v", n.name, id, o.name, since, s.gone)
+	if since := time.Duration(w.now - s.backAt); s.outage > w.timing.TTL*6/10 && since < w.timing.TTL/4 && s.undisturbed[o] && o.up && !o.paused && o.sess == id && o.quietAt <= s.backAt.add(checkInterval) {
+		w.broken("E1", "%s ended session %s of %s %v after an outage of %v", n.name, id, o.name, since, s.outage)
 	}
 }
 
@@ -401,7 +401,7 @@ func (s *simStore) wroteRecord(t *task, group string, before, after kv.Item) {
 	b, a := parseRecord(before), parseRecord(after)
 	w, l := s.w, s.grants[group]
 	if p := b.Next; p != nil && a.Next == nil && (a.holding == p.Record || a.holding == b.holding && a.Version == b.Version) {
-		// A prepared grant is completed or undone. Any process may do that.
+		// A prepared grant is completed or cancelled. Any process may do this.
 		if a.holding == p.Record {
 			s.granted(t, group, a.holding)
 		}
@@ -448,7 +448,7 @@ func (s *simStore) wroteRecord(t *task, group string, before, after kv.Item) {
 		w.broken("S1", "group %s was granted to the dead session %s", group, to.Session)
 	case release && (!handed || b.Version != seen):
 		w.broken("S4", "a late release of version %d handed over version %d of group %s", seen, b.Version, group)
-	case w.rewound && s.caps.Keys == 1: // between two steps: the caller notices, or is excused
+	case w.rewound && s.caps.Keys == 1: // rewound between two steps: see granted
 	case !release && s.alive(b.Session):
 		w.broken("S2", "group %s was granted to %s while its holder %s lives", group, to.Session, b.Session)
 	case !release && b.Version != seen:
@@ -482,8 +482,8 @@ func (s *simStore) checkReturned(group string, id store.SessionID, token fence.T
 	}
 }
 
-// forbidden returns why a grant must not be made, or nil. It is asked when the grant is
-// prepared: a raised epoch or a cordon that is acknowledged later overlaps with the call.
+// forbidden says why a grant must not be made, or returns nil. A grant that was prepared before
+// the epoch was raised, or before a cordon was acknowledged, may be completed later.
 func (s *simStore) forbidden(group string, to holding) *misgrant {
 	switch {
 	case to.Token.Epoch() < s.epoch:
@@ -500,11 +500,11 @@ func (s *simStore) granted(t *task, group string, to holding) {
 	wrong := l.prepared
 	switch {
 	case w.rewound:
-		// Such a grant is excused until a process could notice: when an answer is older than
-		// what it had seen before.
+		// Wrong grants are excused until a process can notice the rewind: when an answer is
+		// older than what it has seen before.
 		marked := strings.Contains(string(s.engine.Get("meta").Value), `"rewound":true`)
 		wrong = &misgrant{guarantee: "G1", text: fmt.Sprintf("group %s was granted with token %d by an engine that went back", group, token)}
-		wrong.excused = !marked && (t == nil || t.n.high <= s.engine.Index() && (!w.newLife || t.n.incarnation != s.life))
+		wrong.excused = !marked && (t == nil || t.n.high <= s.engine.Index() && (!w.newIncarnation || t.n.incarnation != s.incarnationID))
 	case token <= l.top:
 		w.broken("G1", "group %s was granted with token %d after token %d", group, token, l.top)
 	case wrong == nil && !s.alive(to.Session) && !l.handedOver:
@@ -517,14 +517,14 @@ func (s *simStore) granted(t *task, group string, to holding) {
 		}
 	}
 	if o, n := s.owner(l.by[l.top]), s.owner(to.Session); o != nil && n != nil && n != o && n.candidate.ID == o.candidate.ID {
-		w.saw(sameID)
+		w.count(sameID)
 	}
 	if w.rewound {
 		w.log("store    grants %s token %d to %s after it went back", group, token, to.Session)
 		return
 	}
 	if l.vacantAt == never {
-		l.over[l.top] = w.now
+		l.endedAt[l.top] = w.now
 	}
 	l.top = max(l.top, token)
 	l.by[token] = to.Session
@@ -539,7 +539,7 @@ func (s *simStore) granted(t *task, group string, to holding) {
 	}
 }
 
-// cordoned reports whether no term may begin with the session.
+// cordoned reports whether the node of the session is cordoned.
 func (s *simStore) cordoned(id store.SessionID) bool {
 	o := s.owner(id)
 	return o != nil && s.w.cordons[o.candidate.ID]
@@ -580,19 +580,19 @@ func (s *simStore) answered(t *task, r *machine.Reply) {
 	}
 }
 
-// renewed checks G4 for clients of the service: a renewal is acknowledged only if the term
-// was not over when the call arrived.
+// renewed checks G4 for clients of the service: a renewal is acknowledged only for a term that
+// had not ended when the call arrived.
 func (s *simStore) renewed(r *request, arrived instant) {
 	l := s.grants[r.groups[0]]
 	if f := l.wrong[grantKey{r.term, r.session}]; f != nil && f.excused {
-		return // granted before anybody could notice that the engine had gone back
+		return // granted before a process could notice the rewind
 	}
-	if end, over := l.over[r.term]; (over && end < arrived || l.by[r.term] != r.session) && !s.w.rewound {
+	if end, over := l.endedAt[r.term]; (over && end < arrived || l.by[r.term] != r.session) && !s.w.rewound {
 		s.w.broken("G4", "a renewal of %s for group %s with token %d was acknowledged, though that term was over", r.by.name, r.groups[0], r.term)
 	}
 }
 
-// publish processes the changes of the engine, sends them to the watches, and schedules the
+// publish handles the engine's changes, sends them to the watches, and sets the timer for the
 // next expiry.
 func (s *simStore) publish() {
 	for _, c := range s.engine.Changed() {
@@ -648,10 +648,10 @@ func (s *simStore) show(group string) {
 
 func (s *simStore) vacant(group string) {
 	if l := s.grants[group]; l.vacantAt == never {
-		// Attempts after the winner's count, too.
+		// The tries after the winner's count too.
 		s.w.result.Tries = append(s.w.result.Tries, l.tries)
 		l.vacantAt, l.tries = s.w.now, 0
-		l.over[l.top] = s.w.now
+		l.endedAt[l.top] = s.w.now
 		s.w.log("store    %s is vacant after token %d", group, l.top)
 	}
 }
@@ -664,21 +664,21 @@ func (s *simStore) expire() {
 	}
 }
 
-// loseStreams ends every watch, except those that are deaf: their processes do not notice.
+// loseStreams ends every watch, except those that are silent already.
 func (s *simStore) loseStreams() {
 	for _, st := range s.streams {
-		if !st.deaf {
+		if !st.silent {
 			st.lose(time.Second)
 		}
 	}
 }
 
-// stop makes the store unreachable; start brings it back with every lease at its
-// full TTL, as engines do.
+// stop makes the store unreachable. start makes it reachable again and gives every
+// lease its full TTL, as engines do.
 func (s *simStore) stop() {
 	s.down, s.since = true, s.w.now
 	for _, n := range s.w.nodes {
-		s.calm[n] = n.quietFor() > s.w.timing.TTL
+		s.undisturbed[n] = n.quietFor() > s.w.timing.TTL
 	}
 	s.loseStreams()
 }
@@ -687,13 +687,13 @@ func (s *simStore) start() {
 	if !s.down {
 		return
 	}
-	// G8: after an outage longer than the TTL no process believes.
-	s.gone, s.backAt = time.Duration(s.w.now-s.since), s.w.now
-	if s.gone > s.w.timing.TTL+s.w.timing.TTL/20 && !s.w.lenient {
+	// G8: after more than a TTL without the store, no process may trust its lease.
+	s.outage, s.backAt = time.Duration(s.w.now-s.since), s.w.now
+	if s.outage > s.w.timing.TTL+s.w.timing.TTL/20 && !s.w.lenient {
 		for _, n := range s.w.nodes {
 			for _, t := range n.terms {
 				if n.believes(t) {
-					s.w.broken("G8", "%s believes that it leads %s after %v without the store", n.name, t.group, s.gone)
+					s.w.broken("G8", "%s believes that it leads %s after %v without the store", n.name, t.group, s.outage)
 				}
 			}
 		}
@@ -703,7 +703,7 @@ func (s *simStore) start() {
 	s.publish()
 }
 
-// restarted gives every living session its whole TTL.
+// restarted gives every living session its full TTL.
 func (s *simStore) restarted() {
 	s.engine.Restart(s.now())
 	for id, i := range s.sessions {
@@ -717,8 +717,8 @@ func (s *simStore) restarted() {
 func (s *simStore) rewind() {
 	s.engine.Restore(s.now(), s.backup)
 	s.backup = nil
-	if s.w.newLife {
-		s.life += "+"
+	if s.w.newIncarnation {
+		s.incarnationID += "+"
 	}
 	s.loseStreams()
 	for id, i := range s.sessions {
@@ -728,7 +728,7 @@ func (s *simStore) rewind() {
 	}
 	for _, g := range s.w.groups {
 		s.show(g)
-		clear(s.grants[g].over)
+		clear(s.grants[g].endedAt)
 	}
 	s.engine.Changed()
 	s.publish()

@@ -15,30 +15,30 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// task is code of store/kv that runs in a process: a call of the machine, or background work
-// of the store. It is a coroutine: at each operation of its driver it yields to the world,
-// which resumes it when the answer arrives.
+// task is code of store/kv that runs in a process: a call of the machine, or background work of
+// the store. It is a coroutine: at each operation of its driver it yields to the world, which
+// resumes it when the answer arrives.
 type task struct {
 	*worker
 	n       *node
-	call    *machine.Call // nil: not a call of the machine
-	done    func()        // runs after the code has returned
+	call    *machine.Call // nil: it is not a call of the machine
+	done    func()        // called after the code has returned
 	over    bool
-	op      *op  // in progress
+	op      *op  // in flight
 	mute    bool // its writes get no answer
 	watches bool // it begins a watch
-	// In an instance of the service: the client that it works for, and its instance id.
+	// In an instance of the service: the client that it works for, and the client's instance id.
 	by       *node
 	instance string
 
-	// The effects at the engine.
+	// What the engine did for it.
 	won     map[string]fence.Token
-	renewed bool // a keep-alive renewed a living session
-	arrived bool // a keep-alive arrived; its second copy may follow
-	rewound bool // a keep-alive arrived when the deployment was marked as rewound
+	renewed bool // it renewed a living session
+	arrived bool // its keep-alive has arrived, once or twice
+	rewound bool // its keep-alive arrived when the deployment was marked as rewound
 }
 
-// owner returns the process that the task works for, and the id of that process's start.
+// owner returns the process that the task works for, and its instance id.
 func (t *task) owner() (n *node, start string) {
 	if t.by != nil {
 		return t.by, t.instance
@@ -46,13 +46,13 @@ func (t *task) owner() (n *node, start string) {
 	return t.n, t.n.instance()
 }
 
-// worker is a coroutine. It is used for one task after the other, because a new one costs more.
+// worker is a coroutine. It is used for one task after the other, because a new one is expensive.
 type worker struct {
 	next func() (*op, bool)
 	stop func()
 	job  func()
 	// yield passes an operation to the world, or nil when the job is done. It returns false
-	// when the process has crashed.
+	// if the process has crashed.
 	yield func(*op) bool
 }
 
@@ -70,13 +70,13 @@ func newWorker() *worker {
 	return c
 }
 
-// op is an operation of the driver in progress.
+// op is an operation of the driver in flight.
 type op struct {
 	ctx    context.Context
 	write  bool
-	do     func() func() // runs at the engine; the function it returns delivers the answer
+	do     func() func() // runs at the engine; returns the function that delivers the answer
 	fail   func(error)
-	stream *stream // if set, the task waits for the next change of this watch
+	stream *stream // if not nil, the task waits for its next change
 	sent   instant
 }
 
@@ -85,7 +85,7 @@ var (
 	errNoReply = errors.New("the engine does not answer")
 )
 
-// run starts a task; done runs after it, never inside run.
+// run starts a task. done runs after the task, never inside run.
 func (n *node) run(t *task, f, done func()) {
 	t.n = n
 	n.tasks = append(n.tasks, t)
@@ -95,18 +95,18 @@ func (n *node) run(t *task, f, done func()) {
 		t.worker = newWorker()
 	}
 	t.job = f
-	life := n.life
+	starts := n.starts
 	finish := func() {
-		if n.up && n.life == life {
+		if n.up && n.starts == starts {
 			done()
 		}
 	}
-	t.done = func() { n.w.after(0, finish) } // not now: the machine is in the middle of a step
+	t.done = func() { n.w.after(0, finish) } // not now: the caller may be in a step of the machine
 	t.resume(nil)
 	t.done = finish
 }
 
-// resume lets the task run until its next operation.
+// resume runs the task until its next operation.
 func (t *task) resume(put func()) {
 	n, w := t.n, t.n.w
 	t.op = nil
@@ -137,7 +137,8 @@ func (t *task) resume(put func()) {
 	}
 }
 
-// answer resumes the task, after a pause of its process, unless the operation is over.
+// answer resumes the task, after the pause if its process is paused, unless the operation has
+// ended.
 func (t *task) answer(o *op, put func()) {
 	if t.op != o || t.over {
 		return
@@ -157,7 +158,7 @@ func (t *task) send(o *op) {
 	arrive := func() {
 		s.receive(o.write, func() {
 			if served && o.write {
-				return // the engine applies a doubled write once
+				return // an engine applies a write once
 			}
 			served = true
 			if s.down {
@@ -173,19 +174,19 @@ func (t *task) send(o *op) {
 		})
 	}
 	if s.caps.Keys == 1 && o.write && t.call != nil && t.call.Kind == machine.CallOpen && n.w.faulty && n.w.chance(0.05) {
-		// Delay one step of Open. Meanwhile a retry opens the session, and may close it.
-		n.w.saw(lateOpening)
+		// Delay a step of an Open. Meanwhile a retry opens the session, and may close it.
+		n.w.count(lateOpening)
 		n.w.after(n.w.between(n.w.timing.CallTimeout, 3*n.w.timing.CallTimeout), arrive)
 		return
 	}
 	underWay := n.link.there(arrive, fail)
 	if !underWay && o.write && t.call != nil && t.call.Kind == machine.CallBeat {
-		s.late[t.call.Session] = o // not lost, but late
+		s.late[t.call.Session] = o // delayed, not lost
 	}
 }
 
-// overdue ends operations that timed out or whose context has ended. Calls of the machine
-// have a longer limit, so that answers can arrive after the machine has stopped waiting.
+// overdue ends operations without an answer in time, or whose context has ended. The limit for
+// calls of the machine is longer than the machine's own, so that it gets late answers too.
 func (n *node) overdue() {
 	for _, t := range slices.Clone(n.tasks) {
 		o, limit := t.op, n.w.timing.CallTimeout
@@ -202,7 +203,7 @@ func (n *node) overdue() {
 	}
 }
 
-// kill ends the tasks of a process that crashes. Messages that they sent still arrive.
+// kill ends the tasks of a process that crashes. Messages that they have sent still arrive.
 func (n *node) kill() {
 	tasks := n.tasks
 	n.tasks, n.answers = nil, nil
@@ -211,7 +212,7 @@ func (n *node) kill() {
 	}
 }
 
-// end stops a task where it is.
+// end stops a task at its current operation.
 func (t *task) end() {
 	n := t.n
 	t.over = true
@@ -222,8 +223,8 @@ func (t *task) end() {
 	n.w.running = was
 }
 
-// driver connects a store with the engine: that of a process over its link, or that of an
-// operator (n is nil), without delay.
+// driver connects a store with the engine: over the network for a process, and directly for an
+// operator (n is nil).
 type driver struct {
 	s *simStore
 	n *node
@@ -263,7 +264,7 @@ func (d driver) Commit(ctx context.Context, x kv.Txn) (kv.Result, error) {
 		}
 	}
 	r, err := ask(ctx, d, len(x.Then) > 0, func(t *task) (kv.Result, error) { return d.s.commit(t, x), nil })
-	d.n.saw(r)
+	d.n.noteIndex(r)
 	return r, err
 }
 
@@ -284,8 +285,8 @@ func (d driver) Grant(ctx context.Context, want string, ttl time.Duration) (stri
 	return want, granted, err
 }
 
-// saw records the index and the incarnation of the engine that the process has seen.
-func (n *node) saw(r kv.Result) {
+// noteIndex notes the index and incarnation that the store of a process has seen.
+func (n *node) noteIndex(r kv.Result) {
 	if n != nil && r.Incarnation != "" {
 		n.high, n.incarnation = max(n.high, r.Index), r.Incarnation
 	}
@@ -298,7 +299,7 @@ type renewal struct {
 
 func (d driver) Renew(ctx context.Context, id string, read []string) (time.Duration, kv.Result, error) {
 	r, err := ask(ctx, d, false, func(t *task) (renewal, error) { return d.s.renew(t, id, read) })
-	d.n.saw(r.Result)
+	d.n.noteIndex(r.Result)
 	return r.ttl, r.Result, err
 }
 
@@ -336,7 +337,7 @@ func (d driver) Watch(ctx context.Context, tick time.Duration, prefixes ...strin
 // stream is one watch of a driver.
 type stream struct {
 	n        *node
-	life     int
+	starts   int
 	prefixes []string
 	arrived  []kv.Change
 	waits    *task // the task that waits for the next change
@@ -346,16 +347,16 @@ type stream struct {
 	ticks    bool
 
 	open    bool
-	deaf    bool // broken, and its process has not noticed
+	silent  bool // broken, but neither side has noticed
 	held    bool // the link is cut, and messages wait in backlog
 	last    instant
 	backlog []kv.Change
 }
 
-// newStream asks for a watch. The engine refuses it, or begins to send.
+// newStream starts a watch. The engine refuses it or starts to send.
 func newStream(n *node, tick time.Duration, prefixes []string) *stream {
 	w := n.w
-	st := &stream{n: n, life: n.life, prefixes: prefixes, tick: tick}
+	st := &stream{n: n, starts: n.starts, prefixes: prefixes, tick: tick}
 	arrived := false
 	n.link.there(func() {
 		if arrived || st.ended() {
@@ -379,7 +380,7 @@ func newStream(n *node, tick time.Duration, prefixes []string) *stream {
 	return st
 }
 
-// wait schedules the next tick.
+// wait sets the timer for the next tick.
 func (st *stream) wait() {
 	st.n.w.after(st.tick, func() {
 		if !st.ended() {
@@ -390,9 +391,9 @@ func (st *stream) wait() {
 	})
 }
 
-func (st *stream) ended() bool { return st.err != nil || st.life != st.n.life || !st.n.up }
+func (st *stream) ended() bool { return st.err != nil || st.starts != st.n.starts || !st.n.up }
 
-// take moves the next change to got. It reports whether there is one, or an error.
+// take puts the next change into st.got. It reports whether there is one.
 func (st *stream) take() bool {
 	switch {
 	case st.err != nil:
@@ -406,7 +407,7 @@ func (st *stream) take() bool {
 	return true
 }
 
-// rouse resumes the task if it waits and there is a change.
+// rouse resumes the task that waits, if there is a change for it.
 func (st *stream) rouse() {
 	t := st.waits
 	if t == nil || t.over {
@@ -430,7 +431,7 @@ func (st *stream) fail(err error) {
 }
 
 func (st *stream) close() {
-	st.open, st.deaf, st.waits = false, false, nil
+	st.open, st.silent, st.waits = false, false, nil
 	if st.err == nil {
 		st.err = errReset
 	}
@@ -438,11 +439,11 @@ func (st *stream) close() {
 	s.streams = slices.DeleteFunc(s.streams, func(o *stream) bool { return o == st })
 }
 
-// send sends a change: in order with its value, or as a hint in any order. Now and then it
-// replaces one by a gap.
+// send delivers a change: in order with its value, or as a hint in any order. Some changes are
+// lost, and the stream reports a gap instead.
 func (st *stream) send(c kv.Change) {
 	n, w := st.n, st.n.w
-	if !st.open || st.deaf || c.Key != "" && !slices.ContainsFunc(st.prefixes, func(p string) bool { return strings.HasPrefix(c.Key, p) }) {
+	if !st.open || st.silent || c.Key != "" && !slices.ContainsFunc(st.prefixes, func(p string) bool { return strings.HasPrefix(c.Key, p) }) {
 		return
 	}
 	if n.link.cutIn {
@@ -462,14 +463,14 @@ func (st *stream) send(c kv.Change) {
 		c.Item = nil
 	}
 	w.at(at, func() {
-		if st.open && !st.deaf && !st.ended() {
+		if st.open && !st.silent && !st.ended() {
 			st.arrived = append(st.arrived, c)
 			st.rouse()
 		}
 	})
 }
 
-// lose ends a watch; its process gets the error after a while.
+// lose ends a watch. Its process notices after a while.
 func (st *stream) lose(within time.Duration) {
 	if st.open {
 		st.open = false
@@ -486,13 +487,13 @@ func (st *stream) heal() {
 		}
 		st.backlog = nil
 	}
-	if st.deaf {
-		st.deaf = false
+	if st.silent {
+		st.silent = false
 		st.lose(time.Second)
 	}
 }
 
-// reading is the clock of a process or of the engine as a store reads it.
+// reading is the clock of a process or of the engine, as a clock.Clock.
 type reading func() clock.Instant
 
 func (r reading) Now() clock.Instant  { return r() }

@@ -11,8 +11,8 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// world is one run: processes, a store, a sink, and the links between them.
-// Everything happens in one goroutine, in the order of one heap of events.
+// world is one run: processes, a store, sinks, and the network links between them.
+// Everything runs in one goroutine, in the order of one heap of events.
 type world struct {
 	cfg    Config
 	timing lease.Timing
@@ -21,16 +21,16 @@ type world struct {
 	queue  queue
 	seq    uint64
 
-	groups  []string
-	caps    kv.Caps // of the engine's driver
-	gaps    bool    // watches lose changes, and report a gap
-	newLife bool    // a restored engine has another incarnation
-	running *task
-	idle    []*worker
-	ids     uint64
-	nodes   []*node // candidates
-	store   *simStore
-	sinks   map[string]*sink
+	groups         []string
+	caps           kv.Caps // of the engine's driver
+	gaps           bool    // watches lose changes, and report a gap
+	newIncarnation bool    // a restored engine gets another incarnation
+	running        *task
+	idle           []*worker
+	ids            uint64
+	nodes          []*node // candidates
+	store          *simStore
+	sinks          map[string]*sink
 	// In worlds with a service:
 	instances []*instance
 	cordons   map[string]bool // by candidate
@@ -38,29 +38,29 @@ type world struct {
 	result  *Result
 	faulty  bool // faults are being injected
 	healAt  instant
-	deck    []*fault        // each as often as its weight
-	armed   []func(n *node) // faults for the next change of leader
-	rewound bool            // the engine lost data, and the epoch is not raised yet
-	asked   int
-	raised  int // how often the epoch was raised
-	// coolDowns are the cool-downs of requests, by the text in the machine's note.
+	deck    []*fault        // the faults to draw from, repeated by weight
+	armed   []func(n *node) // faults that wait for the next change of leader
+	rewound bool            // the store was rewound, and the epoch is not raised yet
+	asked   int             // requests of operators so far
+	raised  int             // raised epochs so far
+	// coolDowns are the cool-downs of the requests, by the Detail of the machine's note.
 	coolDowns map[string]time.Duration
 
 	kind    kind
 	traits  uint32
-	lenient bool // clocks are beyond the bound: only G1, G2, G4, G5, G6 and S1 to S5 must hold
+	lenient bool // clocks drift beyond the bound: only G1, G2, G4, G5, G6 and S1 to S5 must hold
 	trace   func(format string, args ...any)
 }
 
-// instant is true time. No process can read it.
+// instant is true time, which no process can read.
 type instant int64
 
 const never instant = 1 << 62
 
 func (t instant) add(d time.Duration) instant { return t + instant(d) }
 
-// driftClock is a clock that runs at its own rate: reading = offset + elapsed·(1+ppm).
-type driftClock struct {
+// simClock is a clock that runs at its own rate: reading = offset + elapsed·(1+ppm).
+type simClock struct {
 	anchor instant
 	offset clock.Instant
 	ppm    int64
@@ -68,13 +68,13 @@ type driftClock struct {
 
 const million = 1_000_000
 
-func (c *driftClock) read(t instant) clock.Instant {
+func (c *simClock) read(t instant) clock.Instant {
 	d := int64(t - c.anchor)
 	return c.offset + clock.Instant(d+d/million*c.ppm+d%million*c.ppm/million)
 }
 
-// when returns the first instant at which the clock reads at least i.
-func (c *driftClock) when(i clock.Instant) instant {
+// when is the first true instant at which the clock reads at least i.
+func (c *simClock) when(i clock.Instant) instant {
 	if i == clock.Never {
 		return never
 	}
@@ -89,7 +89,7 @@ func (c *driftClock) when(i clock.Instant) instant {
 	return t
 }
 
-// event is a scheduled function.
+// event is something that will happen.
 type event struct {
 	at  instant
 	seq uint64
@@ -122,9 +122,9 @@ func (w *world) at(t instant, f func()) {
 
 func (w *world) after(d time.Duration, f func()) { w.at(w.now.add(d), f) }
 
-// run runs events until the end, or until a guarantee is broken.
+// run runs the world until the end, or until a guarantee is broken.
 func (w *world) run(end instant) {
-	const busy = 100_000 // so many events at one instant are a busy loop
+	const busy = 100_000 // events at one instant: a busy loop
 	since, spin := w.now, 0
 	for len(w.queue) > 0 && w.result.Violation == nil {
 		if w.queue[0].at > end {
@@ -165,7 +165,7 @@ func (w *world) log(format string, args ...any) {
 	}
 }
 
-// mix adds an event to the hash. A second run with the same seed must have the same hash.
+// mix adds an event to the hash, which a second run must reproduce.
 func (w *world) mix(values ...uint64) {
 	const prime = 1099511628211
 	h := w.result.Hash
