@@ -207,7 +207,7 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 	return slices.DeleteFunc(r.Items, func(i kv.Item) bool { return i.Version == 0 }), err
 }
 
-// below asks for what is below a prefix. It returns the index to wait for the next change.
+// below reads the keys with a prefix. It returns the index after which to wait for a change.
 func (d *Driver) below(ctx context.Context, prefix string, r request) (index uint64, err error) {
 	r.what, r.method, r.path = "list "+prefix, http.MethodGet, "kv/"+d.key(prefix)
 	a, err := d.each(ctx, r)

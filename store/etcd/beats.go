@@ -8,8 +8,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// beats keeps streams for keep-alives, so that not every one of them begins a stream. A
-// stream serves one call at a time: what befalls a call befalls no other.
+// beats reuses streams for keep-alives. A stream serves one call at a time, so a call that
+// fails or hangs affects no other.
 type beats struct {
 	mu   sync.Mutex
 	idle map[*clientv3.Client][]*beatStream
@@ -20,11 +20,11 @@ type beatStream struct {
 	cancel context.CancelFunc
 }
 
-// maxIdle bounds the streams of one member that wait for a call.
+// maxIdle is the largest number of idle streams per member.
 const maxIdle = 16
 
-// renew sends one keep-alive. The client's own tries again without a pause while a member is
-// down.
+// renew sends one keep-alive. The method of etcd's client is not used: it retries without a
+// pause while a member is down.
 func (b *beats) renew(ctx context.Context, c *clientv3.Client, id clientv3.LeaseID) (*pb.LeaseKeepAliveResponse, error) {
 	for {
 		s := b.take(c)
@@ -44,7 +44,7 @@ func (b *beats) renew(ctx context.Context, c *clientv3.Client, id clientv3.Lease
 		if !kept || ctx.Err() != nil {
 			return nil, err
 		}
-		// A stream that waited may have ended with the member's last start.
+		// An idle stream may have ended when the member restarted: try another.
 	}
 }
 
@@ -64,7 +64,7 @@ func newBeatStream(ctx context.Context, c *clientv3.Client) (*beatStream, error)
 
 func (s *beatStream) renew(ctx context.Context, id clientv3.LeaseID) (*pb.LeaseKeepAliveResponse, error) {
 	defer context.AfterFunc(ctx, s.cancel)()
-	// A stream that has ended says why when it is read.
+	// If the stream has ended, Recv returns the reason.
 	_ = s.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)})
 	resp, err := s.Recv()
 	if err == nil {
@@ -98,7 +98,7 @@ func (b *beats) put(c *clientv3.Client, s *beatStream) {
 	b.idle[c] = append(b.idle[c], s)
 }
 
-// close ends the streams that wait.
+// close ends the idle streams.
 func (b *beats) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -30,15 +30,15 @@ func (d *Driver) diagnose(ctx context.Context) error {
 	return errors.Join(found...)
 }
 
-// knock makes a connection and throws it away.
+// knock opens a connection, closes it, and returns why it cannot be used.
 func knock(ctx context.Context, endpoint string, config *tls.Config) error {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" {
-		return nil // host:port alone: nothing is known about it
+		return nil // host:port without a scheme cannot be diagnosed
 	}
 	if u.Scheme == "http" {
-		// Whether it speaks TLS is all that is asked here, so nothing is verified and
-		// nothing is sent.
+		// This only finds out whether the server speaks TLS. It sends nothing, so it need not
+		// verify the server.
 		c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", u.Host) //nolint:gosec // see above
 		if err == nil {
 			_ = c.Close()
@@ -54,7 +54,7 @@ func knock(ctx context.Context, endpoint string, config *tls.Config) error {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	// The server judges our certificate after we think that all is well.
+	// The server checks our certificate after the handshake has succeeded on our side.
 	deadline, _ := ctx.Deadline()
 	_ = c.SetReadDeadline(deadline)
 	if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -63,7 +63,7 @@ func knock(ctx context.Context, endpoint string, config *tls.Config) error {
 	return nil
 }
 
-// unreachable keeps what the network says and drops the rest.
+// unreachable returns err if it is an error of dialling, and nil otherwise.
 func unreachable(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {

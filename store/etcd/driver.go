@@ -81,7 +81,7 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 		return err
 	})
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		// As if the keys of the lease were gone, which they are.
+		// The keys of the lease are gone, so the conditions do not hold.
 		r, err := d.Commit(ctx, kv.Txn{Read: reads})
 		r.OK = false
 		return r, err
@@ -174,7 +174,7 @@ func (d *Driver) Grant(ctx context.Context, want string, ttl time.Duration) (str
 		return "", 0, err
 	}
 	var granted int64
-	// Right after a restart of the only member: no other can be asked.
+	// A single member may have just restarted: wait for it, there is no other to ask.
 	wait := grpc.WaitForReady(len(d.members) == 1)
 	err = d.each(ctx, "grant a lease", func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds(max(ttl, d.cfg.MinTTL))}, wait)
@@ -197,13 +197,13 @@ func (d *Driver) Grant(ctx context.Context, want string, ttl time.Duration) (str
 	return want, time.Duration(granted) * time.Second, err
 }
 
-// errQuorum: the member that renewed the lease may not have been the leader any more.
+// errQuorum: the member that renewed the lease may no longer have been the leader.
 var errQuorum = errors.New("etcd: the cluster changed its leader during the keep-alive")
 
-// Renew implements kv.Leaser. An etcd leader that has lost its followers acknowledges
-// keep-alives for a while, and nobody else knows of them. So a keep-alive counts only with a
-// linearizable read behind it that was answered in the same Raft term: then the leader that
-// renewed the lease still had its quorum afterwards.
+// Renew implements kv.Leaser. An etcd leader that has lost its followers still acknowledges
+// keep-alives for a while, and the next leader does not know of them. So a keep-alive counts
+// only if a linearizable read after it was answered in the same Raft term: then the leader
+// that renewed the lease still had its quorum.
 func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Duration, kv.Result, error) {
 	lid, err := leaseID(id)
 	if err != nil {
@@ -226,7 +226,8 @@ func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Dura
 		d.heardFrom(c, resp.Header)
 		r = kv.Result{OK: true, Index: uint64(resp.Header.Revision), Incarnation: incarnation(resp.Header), Items: d.items(read, resp.Responses)}
 		if renewed.TTL <= 0 {
-			// Only a quorum can say that a lease is dead; the first key is the session's.
+			// Only a quorum can confirm that a lease is dead: the read of its first key, the
+			// session's, does.
 			if r.Items[0].Version == 0 {
 				return rpctypes.ErrLeaseNotFound
 			}

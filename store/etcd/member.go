@@ -21,8 +21,8 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// member is one etcd server. Each has a client of its own, because a client for
-// all of them does not say which one it waits for.
+// member is one etcd server. Each has its own client, because a client for all of them does
+// not report which member it waits for.
 type member struct {
 	endpoint string
 	cfg      *Config
@@ -34,23 +34,22 @@ type member struct {
 	closed bool
 	work   sync.WaitGroup
 
-	// revision is what the last answer to a call had, and answered when that came.
+	// revision is from the last answer to a call, and answered is when it arrived.
 	revision int64
 	answered time.Time
 }
 
 const (
-	// dial bounds the making of a client; a call waits for it only as long as its
-	// own deadline allows.
+	// dial is the timeout for creating a client. A call waits for it until its own deadline.
 	dial = 2 * time.Second
-	// redial is how long at most a member that is back waits to be noticed.
+	// redial is the longest time until a member that is back is noticed.
 	redial = time.Second
-	// search bounds how long the leader, or any member, is looked for.
+	// search is the timeout of the search for the leader, or for any member.
 	search = time.Second / 2
 )
 
-// connect returns the client. The first call makes it, which with a password takes
-// a round trip to a member that may be down.
+// connect returns the client. The first call creates it; with a password that takes a round
+// trip to a member that may be down.
 func (m *member) connect(ctx context.Context) (*clientv3.Client, error) {
 	m.mu.Lock()
 	switch {
@@ -87,7 +86,7 @@ func (m *member) dial() {
 		DialTimeout:          dial,
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
-		// Moving on to the next member is ours to do.
+		// No retries: the driver moves on to the next member itself.
 		MaxUnaryRetries: 1,
 		Logger:          zap.NewNop(),
 		DialOptions: []grpc.DialOption{
@@ -115,8 +114,7 @@ func (m *member) close() {
 	m.work.Wait()
 }
 
-// heardFrom takes note of an answer: its member lives, and the cluster may have elected another
-// leader since.
+// heardFrom records the answer of a member. In a new Raft term it looks for the leader again.
 func (d *Driver) heardFrom(c *clientv3.Client, h *pb.ResponseHeader) {
 	for _, m := range d.members {
 		m.mu.Lock()
@@ -133,8 +131,8 @@ func (d *Driver) heardFrom(c *clientv3.Client, h *pb.ResponseHeader) {
 	}
 }
 
-// missedNothing returns when the member last answered a call, if a watch at it that knows the
-// revision had missed nothing by then.
+// missedNothing returns when the member last answered a call, if that answer had the revision
+// up to which a watch knows everything.
 func (d *Driver) missedNothing(c *clientv3.Client, revision int64) (at time.Time) {
 	for _, m := range d.members {
 		m.mu.Lock()
@@ -146,8 +144,8 @@ func (d *Driver) missedNothing(c *clientv3.Client, revision int64) (at time.Time
 	return at
 }
 
-// preferLeader makes the member that leads the cluster the first to be asked. It applies a
-// commit before the others do, and they ask it about keep-alives and linearizable reads anyway.
+// preferLeader makes the leader of the cluster the first member to be asked. It applies commits
+// before the others, and they forward keep-alives and linearizable reads to it anyway.
 func (d *Driver) preferLeader() {
 	ctx, cancel := context.WithTimeout(d.ctx, search)
 	defer cancel()
@@ -262,8 +260,8 @@ func (m *member) try(ctx context.Context, left int, f func(context.Context, *cli
 	return f(ctx, c)
 }
 
-// answered: the member has spoken, and another would say the same. A learner, a
-// member without a leader or one that is too busy speaks for itself alone.
+// answered reports whether err is the answer of the cluster, which every member would give. A
+// learner, a member without a leader or a busy member answers only for itself.
 func answered(err error) bool {
 	if err == nil || errors.Is(err, kv.ErrClosed) {
 		return true
@@ -276,9 +274,8 @@ func answered(err error) bool {
 	}
 }
 
-// permanent is the class of an error of etcd's authentication that does not pass by
-// itself, nil for every other error. An expired token is none of them: the client gets
-// a new one.
+// permanent returns the class of an authentication error that an operator must fix, and nil
+// for every other error, such as an expired token: the client gets a new one.
 func permanent(err error) error {
 	err = rpctypes.Error(err)
 	switch {
@@ -301,7 +298,7 @@ func codeOf(err error) codes.Code {
 	return status.Code(err)
 }
 
-// explain says in words what a bare code does not.
+// explain describes an error in words.
 func explain(err error) string {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), codeOf(err) == codes.DeadlineExceeded:

@@ -46,7 +46,7 @@ const Format = kv.Format
 
 const (
 	defaultPrefix = "/tenure"
-	// maxTTL is far below what etcd takes, and above what anybody means.
+	// maxTTL is far below etcd's limit, and longer than anybody needs.
 	maxTTL = 24 * time.Hour
 	// lateness: etcd looks for expired leases twice a second.
 	lateness = 500 * time.Millisecond

@@ -137,8 +137,8 @@ func (w *watch) follow(ctx context.Context, s *stream) error {
 		if c, err = w.d.members[at%len(w.d.members)].connect(ctx); err != nil {
 			continue
 		}
-		// A member that went back would be silent until it has caught up, and then tell
-		// something else.
+		// A member that lost data would be silent until its revision has caught up, and then
+		// send other changes. now refuses it.
 		if _, err = w.now(ctx, c); err == nil {
 			call, done := context.WithTimeout(ctx, probeEvery)
 			s, err = w.stream(ctx, call, c, clientv3.WithRev(w.revision+1))
@@ -147,7 +147,7 @@ func (w *watch) follow(ctx context.Context, s *stream) error {
 	}
 }
 
-// hear yields what one member says until it falls silent.
+// hear yields the changes from one member until it is silent for too long.
 func (w *watch) hear(ctx context.Context, s *stream) error {
 	probe := time.NewTicker(probeEvery)
 	defer probe.Stop()
@@ -182,8 +182,8 @@ func (w *watch) hear(ctx context.Context, s *stream) error {
 				continue
 			}
 			if time.Since(here) > silentFor {
-				// etcd gives no sign of life to a watch that waits for a revision to come:
-				// then there must be none yet.
+				// etcd sends no progress to a watch that waits for a future revision. Then there
+				// must be no newer revision.
 				revision, err := w.now(ctx, s.client)
 				if err == nil && revision > w.revision {
 					err = errSilent
@@ -230,7 +230,7 @@ func (w *watch) apply(r clientv3.WatchResponse) error {
 	return nil
 }
 
-// askProgress wants a sign of life.
+// askProgress requests a progress message as a sign of life.
 func askProgress(ctx context.Context, c *clientv3.Client) error {
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), probeEvery)
 	defer cancel()
@@ -240,7 +240,7 @@ func askProgress(ctx context.Context, c *clientv3.Client) error {
 	return nil
 }
 
-// now is the cluster's revision, which cannot be below the one we know.
+// now reads the cluster's revision. One that is below the known revision is an error.
 func (w *watch) now(ctx context.Context, c *clientv3.Client) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeEvery)
 	defer cancel()

@@ -25,7 +25,7 @@ type Engine struct {
 	changed []kv.Change
 }
 
-// data is what an engine would have on its disk.
+// data is what a real engine would have on disk.
 type data struct {
 	index  uint64
 	items  map[string]item
@@ -217,7 +217,7 @@ func (e *Engine) end(l *leased) {
 	}
 }
 
-// NextExpiry is when the next lease ends if nobody renews it.
+// NextExpiry returns when the next lease ends if nobody renews it.
 func (e *Engine) NextExpiry() clock.Instant {
 	for len(e.queue) > 0 {
 		l := e.queue[0]
@@ -230,7 +230,7 @@ func (e *Engine) NextExpiry() clock.Instant {
 	return clock.Never
 }
 
-// Restart is what a restart does to leases: each gets its whole TTL anew.
+// Restart gives each lease its whole TTL again, as a restart of an engine does.
 func (e *Engine) Restart(now clock.Instant) {
 	e.Expire(now)
 	for _, l := range e.leases {
@@ -269,7 +269,7 @@ func (d *data) clone() data {
 	return c
 }
 
-// Get looks at a key without telling the time, for tests.
+// Get reads a key without expiring leases, for tests.
 func (e *Engine) Get(key string) kv.Item { return e.items[key].Item }
 
 // Index counts changes.

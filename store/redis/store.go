@@ -203,7 +203,7 @@ func (d *Driver) Close() {
 	d.work.Wait()
 }
 
-// sees notes which life of the data answered.
+// sees records the incarnation of the data that answered.
 func (d *Driver) sees(life string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -92,7 +92,7 @@ func (d *Driver) receive(ctx context.Context, sub *goredis.PubSub, messages chan
 	}
 }
 
-// message yields what a message says.
+// message yields the change in a message.
 func message(f *kv.Follow, m any) error {
 	switch m := m.(type) {
 	case *goredis.Subscription:

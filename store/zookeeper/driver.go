@@ -238,7 +238,7 @@ func (d *Driver) translate(t kv.Txn, known map[string]got) (ops []any) {
 	return ops
 }
 
-// committed takes in what a multi did.
+// committed processes the result of a multi.
 func (d *Driver) committed(l *link, t kv.Txn, did []zk.MultiResponse) (kv.Result, error) {
 	last := did[len(did)-1]
 	if last.Stat == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// life is one continuous life of the ensemble's data.
+// life is one incarnation of the ensemble's data.
 type life struct {
 	ID    string `json:"id"`
 	Began int64  `json:"began"` // the index before it
@@ -76,7 +76,7 @@ func (l *link) greet(ctx context.Context) error {
 	return fmt.Errorf("node %s%s keeps changing", at, lifeNode)
 }
 
-// enter takes in the life that a link belongs to.
+// enter records the life that a link belongs to.
 func (d *Driver) enter(now life, index int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -184,7 +184,7 @@ func (d *Driver) Close() {
 	d.work.Wait()
 }
 
-// start runs f beside everything else, unless the driver is closed.
+// start runs f in the background, unless the driver is closed.
 func (d *Driver) start(f func()) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
