@@ -8,8 +8,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// beats reuses streams for keep-alives. A stream serves one call at a time, so a call that
-// fails or hangs affects no other.
+// beats keeps idle streams for keep-alives, so that not every keep-alive opens a stream. A
+// stream serves one call at a time, so a call that hangs delays no other.
 type beats struct {
 	mu   sync.Mutex
 	idle map[*clientv3.Client][]*beatStream
@@ -20,10 +20,10 @@ type beatStream struct {
 	cancel context.CancelFunc
 }
 
-// maxIdle is the largest number of idle streams per member.
+// maxIdle bounds the idle streams of one member.
 const maxIdle = 16
 
-// renew sends one keep-alive. The method of etcd's client is not used: it retries without a
+// renew sends one keep-alive. The client's KeepAliveOnce is not used: it retries without a
 // pause while a member is down.
 func (b *beats) renew(ctx context.Context, c *clientv3.Client, id clientv3.LeaseID) (*pb.LeaseKeepAliveResponse, error) {
 	for {
@@ -44,14 +44,14 @@ func (b *beats) renew(ctx context.Context, c *clientv3.Client, id clientv3.Lease
 		if !kept || ctx.Err() != nil {
 			return nil, err
 		}
-		// An idle stream may have ended when the member restarted: try another.
+		// An idle stream may have ended when the member restarted: try another one.
 	}
 }
 
 func newBeatStream(ctx context.Context, c *clientv3.Client) (*beatStream, error) {
-	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	giveUp := context.AfterFunc(ctx, cancel)
-	stream, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(life)
+	stream, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(streamCtx)
 	if !giveUp() {
 		err = ctx.Err()
 	}
@@ -64,7 +64,7 @@ func newBeatStream(ctx context.Context, c *clientv3.Client) (*beatStream, error)
 
 func (s *beatStream) renew(ctx context.Context, id clientv3.LeaseID) (*pb.LeaseKeepAliveResponse, error) {
 	defer context.AfterFunc(ctx, s.cancel)()
-	// If the stream has ended, Recv returns the reason.
+	// If the stream has ended, Recv says why.
 	_ = s.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)})
 	resp, err := s.Recv()
 	if err == nil {

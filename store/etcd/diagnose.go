@@ -13,7 +13,7 @@ import (
 )
 
 // diagnose returns why members cannot be reached, or nil if it finds no reason. The client does
-// not tell: with a wrong certificate it tries to connect for ever.
+// not say it: with a wrong certificate it tries to connect forever.
 func (d *Driver) diagnose(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -21,7 +21,7 @@ func (d *Driver) diagnose(ctx context.Context) error {
 	var all sync.WaitGroup
 	for i, m := range d.members {
 		all.Go(func() {
-			if err := knock(ctx, m.endpoint, d.cfg.TLS); err != nil {
+			if err := probe(ctx, m.endpoint, d.cfg.TLS); err != nil {
 				found[i] = fmt.Errorf("%s: %w", m.endpoint, err)
 			}
 		})
@@ -30,15 +30,14 @@ func (d *Driver) diagnose(ctx context.Context) error {
 	return errors.Join(found...)
 }
 
-// knock opens a connection, closes it, and returns why it cannot be used.
-func knock(ctx context.Context, endpoint string, config *tls.Config) error {
+// probe makes a connection and closes it.
+func probe(ctx context.Context, endpoint string, config *tls.Config) error {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" {
-		return nil // host:port without a scheme cannot be diagnosed
+		return nil // host:port without a scheme: nothing to check
 	}
 	if u.Scheme == "http" {
-		// This only finds out whether the server speaks TLS. It sends nothing, so it need not
-		// verify the server.
+		// This only finds out whether the server uses TLS. It verifies and sends nothing.
 		c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", u.Host) //nolint:gosec // see above
 		if err == nil {
 			_ = c.Close()
@@ -54,7 +53,7 @@ func knock(ctx context.Context, endpoint string, config *tls.Config) error {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	// The server checks our certificate after the handshake has succeeded on our side.
+	// The server may reject our certificate after our side of the handshake has succeeded.
 	deadline, _ := ctx.Deadline()
 	_ = c.SetReadDeadline(deadline)
 	if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -63,7 +62,7 @@ func knock(ctx context.Context, endpoint string, config *tls.Config) error {
 	return nil
 }
 
-// unreachable returns err if it is an error of dialling, and nil otherwise.
+// unreachable returns the error if the connection failed, and nil for every other error.
 func unreachable(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {

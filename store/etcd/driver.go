@@ -81,7 +81,7 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 		return err
 	})
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		// The keys of the lease are gone, so the conditions do not hold.
+		// The lease is dead and its keys are gone, so answer as if a condition failed.
 		r, err := d.Commit(ctx, kv.Txn{Read: reads})
 		r.OK = false
 		return r, err
@@ -146,8 +146,8 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 	return items, nil
 }
 
-// Incarnation implements kv.Driver: a restored cluster has another id. One that was restored
-// under its old id is noticed by those who have seen a higher revision.
+// Incarnation implements kv.Driver: a restored cluster has another id. If it was restored under
+// its old id, clients that have seen a higher revision notice it.
 func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
 	r, err := d.Commit(ctx, kv.Txn{Read: []string{"meta"}})
 	return kv.Incarnation{ID: r.Incarnation, Index: r.Index}, err
@@ -163,18 +163,18 @@ func leaseID(id string) (clientv3.LeaseID, error) {
 	return clientv3.LeaseID(n), nil
 }
 
-// seconds rounds up: etcd counts whole ones.
+// seconds rounds up, because etcd's TTLs are whole seconds.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// Grant implements kv.Leaser. The id is chosen by the caller, so a retry uses the lease that
-// the first try may have made.
+// Grant implements kv.Leaser. The caller chooses the id, so a retry finds the lease that the
+// first try may have made.
 func (d *Driver) Grant(ctx context.Context, want string, ttl time.Duration) (string, time.Duration, error) {
 	id, err := leaseID(want)
 	if err != nil {
 		return "", 0, err
 	}
 	var granted int64
-	// A single member may have just restarted: wait for it, there is no other to ask.
+	// With a single member there is no other to try, so wait for its restart.
 	wait := grpc.WaitForReady(len(d.members) == 1)
 	err = d.each(ctx, "grant a lease", func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds(max(ttl, d.cfg.MinTTL))}, wait)
@@ -197,13 +197,11 @@ func (d *Driver) Grant(ctx context.Context, want string, ttl time.Duration) (str
 	return want, time.Duration(granted) * time.Second, err
 }
 
-// errQuorum: the member that renewed the lease may no longer have been the leader.
+// errQuorum means that the member that renewed the lease may have lost its leadership before.
 var errQuorum = errors.New("etcd: the cluster changed its leader during the keep-alive")
 
-// Renew implements kv.Leaser. An etcd leader that has lost its followers still acknowledges
-// keep-alives for a while, and the next leader does not know of them. So a keep-alive counts
-// only if a linearizable read after it was answered in the same Raft term: then the leader
-// that renewed the lease still had its quorum.
+// Renew implements kv.Leaser. A keep-alive counts only if a linearizable read after it is answered
+// in the same Raft term: see "Keep-alives and quorum" in the package comment.
 func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Duration, kv.Result, error) {
 	lid, err := leaseID(id)
 	if err != nil {

@@ -21,35 +21,36 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// member is one etcd server. Each has its own client, because a client for all of them does
-// not report which member it waits for.
+// member is one etcd server. Each has its own client, because a client for all
+// servers does not say which one it waits for.
 type member struct {
 	endpoint string
 	cfg      *Config
 
 	mu     sync.Mutex
 	client *clientv3.Client
-	dialed chan struct{} // closed when the attempt under way has ended
+	dialed chan struct{} // closed when the current attempt has ended
 	err    error         // of the last attempt
 	closed bool
 	work   sync.WaitGroup
 
-	// revision is from the last answer to a call, and answered is when it arrived.
+	// revision is the revision in the last answer to a call, and answered when that arrived.
 	revision int64
 	answered time.Time
 }
 
 const (
-	// dial is the timeout for creating a client. A call waits for it until its own deadline.
+	// dial bounds the creation of a client. A call waits for it only until its own
+	// deadline.
 	dial = 2 * time.Second
-	// redial is the longest time until a member that is back is noticed.
+	// redial bounds the pause between two attempts to connect to a member.
 	redial = time.Second
-	// search is the timeout of the search for the leader, or for any member.
+	// search bounds the search for the leader or for any connected member.
 	search = time.Second / 2
 )
 
-// connect returns the client. The first call creates it; with a password that takes a round
-// trip to a member that may be down.
+// connect returns the client. The first call creates it; with a password this takes
+// a round trip to a member that may be down.
 func (m *member) connect(ctx context.Context) (*clientv3.Client, error) {
 	m.mu.Lock()
 	switch {
@@ -86,7 +87,7 @@ func (m *member) dial() {
 		DialTimeout:          dial,
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
-		// No retries: the driver moves on to the next member itself.
+		// This package tries the next member itself.
 		MaxUnaryRetries: 1,
 		Logger:          zap.NewNop(),
 		DialOptions: []grpc.DialOption{
@@ -114,7 +115,8 @@ func (m *member) close() {
 	m.work.Wait()
 }
 
-// heardFrom records the answer of a member. In a new Raft term it looks for the leader again.
+// heardFrom notes an answer: the member is alive, and if the Raft term is new, the driver looks
+// for the new leader.
 func (d *Driver) heardFrom(c *clientv3.Client, h *pb.ResponseHeader) {
 	for _, m := range d.members {
 		m.mu.Lock()
@@ -131,8 +133,8 @@ func (d *Driver) heardFrom(c *clientv3.Client, h *pb.ResponseHeader) {
 	}
 }
 
-// missedNothing returns when the member last answered a call, if that answer had the revision
-// up to which a watch knows everything.
+// missedNothing returns when the member last answered a call, if its revision was then the given
+// one: a watch at this revision has missed nothing.
 func (d *Driver) missedNothing(c *clientv3.Client, revision int64) (at time.Time) {
 	for _, m := range d.members {
 		m.mu.Lock()
@@ -144,8 +146,8 @@ func (d *Driver) missedNothing(c *clientv3.Client, revision int64) (at time.Time
 	return at
 }
 
-// preferLeader makes the leader of the cluster the first member to be asked. It applies commits
-// before the others, and they forward keep-alives and linearizable reads to it anyway.
+// preferLeader makes later calls start with the leader of the cluster. It applies a commit before
+// the others, and they forward keep-alives and linearizable reads to it.
 func (d *Driver) preferLeader() {
 	ctx, cancel := context.WithTimeout(d.ctx, search)
 	defer cancel()
@@ -168,8 +170,8 @@ func (d *Driver) preferLeader() {
 	all.Wait()
 }
 
-// reconnect dials all members now. It returns the first that is connected, or -1 if none is in
-// time.
+// reconnect dials all members now. It returns the first one that is connected, or -1 if none is
+// in time.
 func (d *Driver) reconnect(ctx context.Context) int {
 	ctx, cancel := context.WithTimeout(ctx, search)
 	defer cancel()
@@ -202,9 +204,9 @@ func (d *Driver) reconnect(ctx context.Context) int {
 	}
 }
 
-// each gives a call to one member after the other until one answers. The time
-// that is left is shared among those that have not been asked. An error that is
-// no answer leaves the outcome unknown, as every error of a store.Store does.
+// each tries a call at one member after the other until one answers. The remaining
+// time is divided among the members that were not tried yet. If none answers, the
+// outcome is unknown, as after every error of a store.Store.
 func (d *Driver) each(ctx context.Context, what string, f func(context.Context, *clientv3.Client) error) error {
 	if d.ctx.Err() != nil {
 		return kv.ErrClosed
@@ -221,8 +223,8 @@ func (d *Driver) each(ctx context.Context, what string, f func(context.Context, 
 		}
 		at, left := (first+i)%len(d.members), len(d.members)-i
 		if left == 0 {
-			// None of the connections worked. After an outage the members may be back, and the
-			// connections wait before they dial again.
+			// None of the connections worked. After an outage the members may be back, but the
+			// connections still wait before they dial again.
 			if at, left = d.reconnect(ctx), 1; at < 0 {
 				break
 			}
@@ -260,8 +262,8 @@ func (m *member) try(ctx context.Context, left int, f func(context.Context, *cli
 	return f(ctx, c)
 }
 
-// answered reports whether err is the answer of the cluster, which every member would give. A
-// learner, a member without a leader or a busy member answers only for itself.
+// answered reports whether every member would give this answer. The error of a
+// learner, of a member without a leader or of a busy one is not such an answer.
 func answered(err error) bool {
 	if err == nil || errors.Is(err, kv.ErrClosed) {
 		return true
@@ -274,8 +276,9 @@ func answered(err error) bool {
 	}
 }
 
-// permanent returns the class of an authentication error that an operator must fix, and nil
-// for every other error, such as an expired token: the client gets a new one.
+// permanent returns the store's error for a permanent authentication error of etcd, and
+// nil for every other error. An expired token is not permanent: the client gets a new
+// one.
 func permanent(err error) error {
 	err = rpctypes.Error(err)
 	switch {
@@ -298,7 +301,7 @@ func codeOf(err error) codes.Code {
 	return status.Code(err)
 }
 
-// explain describes an error in words.
+// explain describes an error that is only a code.
 func explain(err error) string {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), codeOf(err) == codes.DeadlineExceeded:

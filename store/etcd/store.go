@@ -29,15 +29,15 @@ type Config struct {
 	// Username and Password of an etcd user with read and write on the prefix.
 	Username, Password string
 	// MinTTL is the shortest lease that the cluster grants: etcd rounds up to one
-	// and a half election timeouts, in whole seconds. Default 2 s, which is right
-	// for etcd's own defaults.
+	// and a half election timeouts, in whole seconds. Default 2 s, which fits etcd's
+	// default configuration.
 	MinTTL time.Duration
 	// Deployment names a prefix that is used for the first time. Default: random. A store
 	// that takes the place of another one needs its name, because sinks know it.
 	Deployment string
-	// Observed lets candidates end silent sessions instead of etcd's leases: see kv. It
-	// allows a TTL below etcd's, and an etcd leader that was paused cannot end living
-	// sessions. It costs a write for each keep-alive.
+	// Observed: candidates end silent sessions, instead of etcd's leases. See package kv. It
+	// allows a TTL below etcd's minimum, and an etcd leader that was paused cannot end living
+	// sessions. Each keep-alive then is a write.
 	Observed bool
 }
 
@@ -46,11 +46,11 @@ const Format = kv.Format
 
 const (
 	defaultPrefix = "/tenure"
-	// maxTTL is far below etcd's limit, and longer than anybody needs.
+	// maxTTL is far below etcd's own limit.
 	maxTTL = 24 * time.Hour
 	// lateness: etcd looks for expired leases twice a second.
 	lateness = 500 * time.Millisecond
-	// maxOps is what etcd takes by default in each part of a transaction.
+	// maxOps is etcd's default limit for each part of a transaction.
 	maxOps = 128
 )
 
@@ -68,15 +68,15 @@ type Driver struct {
 
 	mu        sync.Mutex
 	preferred int
-	term      uint64         // Raft term in which the leader was looked for
-	work      sync.WaitGroup // looks for the leader
+	term      uint64         // Raft term of the last search for the leader
+	work      sync.WaitGroup // searches for the leader
 }
 
 var _ store.Store = (*Store)(nil)
 
-// Open connects to the cluster and reads, or at first use writes, what belongs to the
-// deployment. It fails within the context's deadline (5 s if it has none) with what each
-// endpoint said.
+// Open connects to the cluster and reads the description of the deployment, or writes it at
+// first use. It fails within the context's deadline (5 s if it has none). The error has the
+// answer of each endpoint.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -94,7 +94,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Caps is what a store with the default configuration can do.
+// Caps returns the capabilities of a store with the default configuration.
 func Caps() store.Caps { return (&Driver{cfg: Config{}.withDefaults()}).Caps().Store() }
 
 // Parse reads "etcd://user@host:port,host:port/prefix", or "etcds://…" for TLS with the CAs of
@@ -139,7 +139,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// NewDriver returns the driver alone. It connects with its first call.
+// NewDriver returns the driver without a store. It connects with its first call.
 func NewDriver(cfg Config) *Driver {
 	d := &Driver{cfg: cfg.withDefaults()}
 	d.ctx, d.cancel = context.WithCancel(context.Background())

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// probeEvery is how often a watch looks for a sign of life. It asks for one after quietFor
-	// without, and moves to another member after silentFor. The answers of a member to other
-	// calls are signs too, so candidates with the default timing need not ask.
+	// probeEvery is how often a watch checks that its member is alive. After quietFor without a
+	// message it requests one, and after silentFor it moves to another member. A member's
+	// answers to other calls count too, so candidates with the default timing need no requests.
 	probeEvery = time.Second
 	quietFor   = 5 * time.Second / 2
 	silentFor  = 4 * time.Second
-	// giveUpAfter is how long a watch goes without any member before it ends.
+	// giveUpAfter is how long a watch continues without any member before it ends.
 	giveUpAfter = 10 * time.Second
 )
 
@@ -32,8 +32,8 @@ var (
 	errBack   = errors.New("etcd: the cluster went back behind what it had told us")
 )
 
-// Watch implements kv.Driver with one etcd watch over one range of keys, so changes come in
-// their order. It moves to another member when one falls silent.
+// Watch implements kv.Driver with one etcd watch over one range of keys, so changes arrive in
+// order. It moves to another member when one falls silent.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
 	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes}.Watch(ctx, func(f *kv.Follow) func(context.Context) error {
 		return (&watch{Follow: f, d: d}).run
@@ -43,10 +43,10 @@ func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 type watch struct {
 	*kv.Follow
 	d        *Driver
-	revision int64 // known so far
+	revision int64 // the newest that is known
 }
 
-// run watches until no member answers, or until what it missed was compacted.
+// run watches until no member answers, or until changes that it missed were compacted.
 func (w *watch) run(ctx context.Context) error {
 	s, err := w.listen(ctx)
 	if err == nil {
@@ -57,7 +57,7 @@ func (w *watch) run(ctx context.Context) error {
 		err = w.follow(ctx, s)
 	}
 	if errors.Is(err, rpctypes.ErrCompacted) {
-		return nil // begin again
+		return nil // start again
 	}
 	return err
 }
@@ -70,12 +70,12 @@ type stream struct {
 	close    context.CancelFunc
 }
 
-// stream begins a watch that lasts as long as ctx. The member has until the end of call to
-// confirm it: the client alone would wait for ever.
+// stream starts a watch that lasts as long as ctx. The member must confirm it before call ends:
+// the client itself would wait forever.
 func (w *watch) stream(ctx, call context.Context, c *clientv3.Client, opts ...clientv3.OpOption) (*stream, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	giveUp := context.AfterFunc(call, cancel)
-	// The keys of attempts come before all prefixes that are watched, so their events stay at etcd.
+	// The keys of attempts sort before the watched prefixes, so etcd does not send their events.
 	end := clientv3.GetPrefixRangeEnd(w.d.key(slices.Max(w.Prefixes)))
 	events := c.Watch(ctx, w.d.key(slices.Min(w.Prefixes)), append(opts, clientv3.WithRange(end), clientv3.WithFragment())...)
 	if !giveUp() {
@@ -85,7 +85,7 @@ func (w *watch) stream(ctx, call context.Context, c *clientv3.Client, opts ...cl
 	return &stream{client: c, events: events, close: cancel}, nil
 }
 
-// listen watches from now on.
+// listen starts a watch at the current revision.
 func (w *watch) listen(ctx context.Context) (*stream, error) {
 	var s *stream
 	err := w.d.each(ctx, "watch", func(call context.Context, c *clientv3.Client) (err error) {
@@ -137,8 +137,8 @@ func (w *watch) follow(ctx context.Context, s *stream) error {
 		if c, err = w.d.members[at%len(w.d.members)].connect(ctx); err != nil {
 			continue
 		}
-		// A member that lost data would be silent until its revision has caught up, and then
-		// send other changes. now refuses it.
+		// A member whose data went back would be silent until it reaches the old revision, and
+		// then send other changes.
 		if _, err = w.now(ctx, c); err == nil {
 			call, done := context.WithTimeout(ctx, probeEvery)
 			s, err = w.stream(ctx, call, c, clientv3.WithRev(w.revision+1))
@@ -147,7 +147,7 @@ func (w *watch) follow(ctx context.Context, s *stream) error {
 	}
 }
 
-// hear yields the changes from one member until it is silent for too long.
+// hear yields the changes of one member until it falls silent.
 func (w *watch) hear(ctx context.Context, s *stream) error {
 	probe := time.NewTicker(probeEvery)
 	defer probe.Stop()
@@ -182,8 +182,8 @@ func (w *watch) hear(ctx context.Context, s *stream) error {
 				continue
 			}
 			if time.Since(here) > silentFor {
-				// etcd sends no progress to a watch that waits for a future revision. Then there
-				// must be no newer revision.
+				// etcd sends nothing to a watch that waits for a future revision. So the member
+				// is alive if its revision is not newer than ours.
 				revision, err := w.now(ctx, s.client)
 				if err == nil && revision > w.revision {
 					err = errSilent
@@ -230,7 +230,7 @@ func (w *watch) apply(r clientv3.WatchResponse) error {
 	return nil
 }
 
-// askProgress requests a progress message as a sign of life.
+// askProgress requests a progress notification, which shows that the member is alive.
 func askProgress(ctx context.Context, c *clientv3.Client) error {
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), probeEvery)
 	defer cancel()
@@ -240,7 +240,7 @@ func askProgress(ctx context.Context, c *clientv3.Client) error {
 	return nil
 }
 
-// now reads the cluster's revision. One that is below the known revision is an error.
+// now returns the cluster's revision, and errBack if it is below the one we know.
 func (w *watch) now(ctx context.Context, c *clientv3.Client) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeEvery)
 	defer cancel()
