@@ -20,8 +20,8 @@ func (system) Now() Instant {
 	var ts syscall.Timespec
 	_, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0)
 	if errno != 0 {
-		// Linux has had the clock since 2.6.39. To go on without one would be to
-		// lead without knowing for how long.
+		// Linux has had the clock since 2.6.39. Without it a leader could not know when its
+		// trust ends.
 		panic("clock: CLOCK_BOOTTIME cannot be read: " + errno.Error())
 	}
 	return Instant(ts.Nano())

@@ -57,7 +57,7 @@ func Permanent(err error) bool {
 	return errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrDenied) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrNewer)
 }
 
-// ConflictError shows what stood in the way.
+// ConflictError has the current state of the groups that caused a conflict.
 type ConflictError struct {
 	// Current are the views of the groups that conflicted. An engine that cannot
 	// tell leaves it empty.

@@ -79,8 +79,8 @@ func (c Claim) notLeader(ctx context.Context, s store.Store) error {
 type Resigned struct {
 	Term fence.Token
 	To   string // the leader of Term; "": nobody leads, and Term has ended
-	// Left is why the session of the claim could not be closed, or a request could not be
-	// answered. Both expire.
+	// Left is the error of closing the session of the claim, or of answering a request. It
+	// needs no action: session and request expire.
 	Left error
 }
 

@@ -285,7 +285,7 @@ func countCalls(traces string, o *trial.Outcome) error {
 	var all []nodeCall
 	for _, path := range paths {
 		node := strings.TrimSuffix(filepath.Base(path), ".trace")
-		// Most lines are writes.
+		// EachLine skips the lines of writes, which are most, without parsing them.
 		if err := trial.EachLine(path, `"`+api.TraceCall+`"`, func(l labapi.TraceLine) error {
 			if l.Kind == api.TraceCall {
 				all = append(all, nodeCall{node, l.PID, l.At, l.What})

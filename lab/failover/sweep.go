@@ -179,7 +179,7 @@ const month = 30 * 24 * time.Hour
 // ours is the objective that the TTL is recommended for.
 func ours() objective { return objective{availability: 0.99995, crashes: 4} }
 
-// budget returns the time without a leader that a month, and each crash, may cost.
+// budget returns how long there may be no leader: per month, and after each crash.
 func (o objective) budget() (all, crash time.Duration) {
 	all = time.Duration((1 - o.availability) * float64(month)).Round(time.Millisecond)
 	return all, all / time.Duration(o.crashes)

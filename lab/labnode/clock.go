@@ -18,9 +18,9 @@ type skewedClock struct {
 	jumps bool // planted: the instants are the wall clock's
 
 	mu     sync.Mutex
-	rate   float64       // of this clock's seconds to the host's
-	at     clock.Instant // on the host's clock, when the rate was set,
-	is     clock.Instant // and on this one
+	rate   float64       // seconds of this clock per second of the host's
+	at     clock.Instant // when the rate was set, on the host's clock
+	is     clock.Instant // the same moment on this clock
 	skew   time.Duration
 	timers map[*skewedTimer]struct{}
 }

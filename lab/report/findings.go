@@ -207,7 +207,7 @@ func budget(percent float64, n int) string {
 	return fmt.Sprintf("%.1f s", (1-percent/100)*month.Seconds()/float64(n))
 }
 
-// times is what n crashes cost.
+// times returns the time without a leader after n crashes, by the promised bound.
 func times(engine, ttl string, n int) (string, error) {
 	d, err := time.ParseDuration(ttl)
 	return fmt.Sprintf("%.0f s", float64(n)*experiment.CrashBound(engine, d).Seconds()), err

@@ -63,9 +63,9 @@ type Config struct {
 
 // Metrics are functions that are called for each event. They may be nil, and must not block.
 type Metrics struct {
-	// Tick: a tick was written, late after its instant by the ledger's clock.
+	// Tick: a tick was written. late is by how much, on the ledger's clock.
 	Tick func(late time.Duration)
-	// Fired: a firing was recorded, late after its instant by the ledger's clock.
+	// Fired: a firing was recorded. late is by how much, on the ledger's clock.
 	Fired func(late time.Duration)
 	// Skipped: misfires of a job were skipped.
 	Skipped func()

@@ -26,7 +26,7 @@ func RenewReason(err error) string {
 	case errors.Is(err, store.ErrDenied), errors.Is(err, store.ErrUnauthenticated):
 		return Denied
 	case errors.Is(err, store.ErrNewer):
-		return Other // it did answer
+		return Other // not BackendDown: the engine answered
 	case !store.Definite(err):
 		return BackendDown
 	default:

@@ -36,11 +36,11 @@ type supervisor struct {
 	term       *tenure.Term
 	keeper     *keeper.Process
 	tty        *os.File
-	started    bool // the command was
+	started    bool // the command has been started
 	deadline   clock.Instant
 	fallback   clock.Timer      // when the supervisor itself kills
 	fallbackAt clock.Instant    // what the timer is set to
-	signals    int              // that ask for an end
+	signals    int              // how many signals have asked it to end
 	stopTimer  <-chan time.Time // StopTimeout is over
 	forced     bool             // the command is killed because of a signal
 	lost       error

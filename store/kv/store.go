@@ -69,7 +69,7 @@ type Store struct {
 	name                     string // "": nothing is known yet
 	epoch                    uint64
 	engine                   string // the engine's incarnation
-	metaCreated, metaVersion uint64 // of the description's key
+	metaCreated, metaVersion uint64 // of the key "meta"
 	high                     uint64 // the highest index seen
 	lost                     string // the proof that the engine lost data; "": there is none
 	records                  memo[string, record]

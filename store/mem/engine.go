@@ -244,7 +244,7 @@ type Snapshot struct{ data data }
 // Snapshot copies what is stored.
 func (e *Engine) Snapshot() *Snapshot { return &Snapshot{e.data.clone()} }
 
-// Restore puts a backup in the place of what is stored, and gives its leases their whole TTL.
+// Restore replaces the data by a backup and gives its leases their whole TTL.
 func (e *Engine) Restore(now clock.Instant, s *Snapshot) {
 	e.data = s.data.clone()
 	e.keys = slices.Sorted(maps.Keys(e.items))

@@ -17,7 +17,7 @@ const (
 	// probeEvery is how often a watch that receives notifications reads the count of commits.
 	// It shows a dead connection, and a pooler that lost the LISTEN.
 	probeEvery = 2500 * time.Millisecond
-	// pollEvery is the same for a watch without notifications.
+	// pollEvery is how often a watch without notifications does.
 	pollEvery = 250 * time.Millisecond
 	// probeWithin bounds a probe.
 	probeWithin = 2 * time.Second

@@ -229,8 +229,8 @@ func (d *Driver) run(ctx context.Context, what string, s *goredis.Script, args [
 	return reply, nil
 }
 
-// call bounds f and returns when ctx ends. The client alone obeys deadlines, and not the end of a
-// context before its deadline.
+// call runs f with a timeout and returns when ctx ends. The Redis client obeys the deadline of a
+// context, but not its cancellation.
 func (d *Driver) call(ctx context.Context, what string, f func(context.Context) error) error {
 	ctx, cancel := kv.Bounded(ctx)
 	defer cancel()

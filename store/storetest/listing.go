@@ -141,7 +141,7 @@ func attributesCompared(c *check) {
 	}
 	is := func(what string, got store.Attributes, newer bool, values map[string]string) {
 		if got.Name != name || newer != (got.Version > seen.Version) || !newer && got.Version != seen.Version || !maps.Equal(got.Values, values) {
-			c.Errorf("%s: %+v, want %v after version %d (newer: %v)", what, got, values, seen.Version, newer)
+			c.Errorf("%s: %+v, want values %v; the version before was %d, want a newer one: %v", what, got, values, seen.Version, newer)
 		}
 		seen = got
 	}
