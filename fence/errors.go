@@ -59,7 +59,7 @@ type CloneError struct {
 }
 
 func (e *CloneError) Error() string {
-	if e.Mark.anothers(e.Stamp) {
+	if e.Mark.ofOtherSession(e.Stamp) {
 		return fmt.Sprintf("fence: clone refused: %s of session %s, but the sink has seen this token with session %s: the store granted it twice; raise the epoch", e.Stamp, e.Stamp.Session, e.Mark.Session)
 	}
 	return fmt.Sprintf("fence: clone refused: %s was already written with digest %q, now comes %q: two processes write under one token", e.Stamp, clip(e.Mark.Digest), clip(e.Digest))

@@ -98,8 +98,8 @@ func (m Mark) session(s Stamp) string {
 	return s.Session
 }
 
-// anothers reports whether the stamp's token was granted to another session.
-func (m Mark) anothers(s Stamp) bool {
+// ofOtherSession reports whether the stamp's token was granted to another session.
+func (m Mark) ofOtherSession(s Stamp) bool {
 	return s.Token == m.Token && s.Session != "" && m.Session != "" && s.Session != m.Session
 }
 
@@ -114,7 +114,7 @@ func (m Mark) compare(s Stamp) error {
 		return &ForeignError{Stamp: s, Mark: m}
 	case s.Token < m.Token:
 		return &StaleError{Stamp: s, Mark: m}
-	case m.anothers(s):
+	case m.ofOtherSession(s):
 		return &CloneError{Stamp: s, Mark: m}
 	case slip(m.Token, s.Token):
 		return &SlipError{Stamp: s, Mark: m}

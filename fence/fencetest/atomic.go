@@ -46,8 +46,8 @@ func (h *hold) in(ctx context.Context) context.Context {
 	})
 }
 
-// dawdle sleeps for up to 5 ms in one write of four, so that writes overlap in many ways.
-func dawdle() {
+// randomDelay sleeps for up to 5 ms in one write of four, so that writes overlap in many ways.
+func randomDelay() {
 	if rand.IntN(4) == 0 {
 		time.Sleep(rand.N(5 * time.Millisecond))
 	}
@@ -266,7 +266,7 @@ func atomic100(c *check) {
 				for n := 0; ; n++ {
 					late := taken.Load()
 					payload := payloadOf(low, w, n)
-					err := r.Write(between(c.ctx, dawdle), at(low), payload)
+					err := r.Write(between(c.ctx, randomDelay), at(low), payload)
 					note(payload, err)
 					if err != nil {
 						begin.Do(func() { close(started) })

@@ -18,8 +18,8 @@ import (
 // childEnv tells a test binary that it is the child process that will be killed.
 const childEnv = "TENURE_FENCETEST_CHILD"
 
-// part is what a child process does until it is killed.
-type part struct {
+// childTask is what a child process does until it is killed.
+type childTask struct {
 	Sink   string
 	Where  string
 	Strict bool
@@ -43,7 +43,7 @@ func Child(sinks ...Sink) {
 	if env == "" {
 		return
 	}
-	var p part
+	var p childTask
 	if err := json.Unmarshal([]byte(env), &p); err != nil {
 		fmt.Println(saysDone + err.Error())
 		os.Exit(1)
@@ -58,7 +58,7 @@ func Child(sinks ...Sink) {
 		fmt.Printf("%sno sink %q is passed to fencetest.Child\n", saysDone, p.Sink)
 		os.Exit(1)
 	}
-	fmt.Println(saysDone + said(p.play(sinks[i])))
+	fmt.Println(saysDone + said(p.run(sinks[i])))
 	os.Exit(0)
 }
 
@@ -69,7 +69,7 @@ func said(err error) string {
 	return strings.ReplaceAll(err.Error(), "\n", "; ")
 }
 
-func (p part) play(sink Sink) error {
+func (p childTask) run(sink Sink) error {
 	r, err := sink.Open(p.Where)
 	if err != nil {
 		return err
@@ -98,16 +98,16 @@ func (p part) play(sink Sink) error {
 	return r.Write(h.in(ctx), at(p.From), "held")
 }
 
-// child runs a part in a new process, passes its lines to until, and kills it when until
+// child runs a task in a new process, passes its lines to until, and kills it when until
 // returns true. It returns when the process is gone.
-func (c *check) child(p part, until func(line string) bool) {
+func (c *check) child(p childTask, until func(line string) bool) {
 	if stderr, ok := c.hasChild(p, until); !ok {
 		c.Fatalf("the child process took no part: does TestMain call fencetest.Child?\n%s", stderr)
 	}
 }
 
 // hasChild is child; it reports whether the child process ran.
-func (c *check) hasChild(p part, until func(line string) bool) (said string, ok bool) {
+func (c *check) hasChild(p childTask, until func(line string) bool) (said string, ok bool) {
 	p.Sink, p.Where = c.sink.Name, c.where
 	program, err := os.Executable()
 	c.Must("executable", err)
@@ -137,7 +137,7 @@ func (c *check) hasChild(p part, until func(line string) bool) (said string, ok 
 }
 
 // killHeld kills a process between the check and the effect of a write.
-func (c *check) killHeld(p part) {
+func (c *check) killHeld(p childTask) {
 	held, answer := false, ""
 	c.child(p, func(line string) bool {
 		held = held || line == saysHeld
@@ -160,7 +160,7 @@ func (c *check) killHeld(p part) {
 // refused.
 func killBetween(c *check) {
 	c.accepts(at(3), "before")
-	c.killHeld(part{From: 4})
+	c.killHeld(childTask{From: 4})
 	effects, err := c.Effects(c.ctx)
 	c.Must("effects", err)
 	made := slices.Contains(effects, "held")
@@ -188,7 +188,7 @@ func killBetween(c *check) {
 
 func strictKilled(c *check) {
 	c.strictly(3, 1, "before")
-	c.killHeld(part{From: 4, Strict: true})
+	c.killHeld(childTask{From: 4, Strict: true})
 	first := c.strictly(4, 1, "held")
 	c.effects("retried after the kill", "before", "held")
 	if again := c.strictly(4, 1, "held"); again != first {
@@ -205,7 +205,7 @@ func killAnywhere(c *check) {
 	for _, acks := range []int{1, 7, 20} {
 		var last fence.Token
 		failed := ""
-		c.child(part{From: next, Loop: true}, func(line string) bool {
+		c.child(childTask{From: next, Loop: true}, func(line string) bool {
 			if n, ok := strings.CutPrefix(line, saysAck); ok {
 				token, err := fence.ParseToken(n)
 				c.Must("ack", err)

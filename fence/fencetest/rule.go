@@ -220,7 +220,7 @@ func sessionRefused(c *check) {
 func markSurvives(c *check) {
 	c.closeAll()
 	failed := ""
-	_, ok := c.hasChild(part{From: 4, To: 5, Loop: true}, func(line string) bool {
+	_, ok := c.hasChild(childTask{From: 4, To: 5, Loop: true}, func(line string) bool {
 		answer, done := strings.CutPrefix(line, saysDone)
 		if done && answer != "ok" {
 			failed = answer

@@ -91,44 +91,44 @@ const (
 type promise struct {
 	name  Promise
 	check func(*check)
-	needs []lever
+	needs []capability
 }
 
-// lever is an optional method of a Resource.
-type lever struct {
+// capability is an optional method of a Resource.
+type capability struct {
 	name string
 	has  func(Resource) bool
 }
 
 func promises() []promise {
 	var (
-		mark    = lever{"Mark", func(r Resource) bool { return r.Mark != nil }}
-		seal    = lever{"Seal", func(r Resource) bool { return r.Seal != nil }}
-		advance = lever{"Advance", func(r Resource) bool { return r.Advance != nil }}
-		strict  = lever{"WriteStrict", func(r Resource) bool { return r.WriteStrict != nil }}
+		mark    = capability{"Mark", func(r Resource) bool { return r.Mark != nil }}
+		seal    = capability{"Seal", func(r Resource) bool { return r.Seal != nil }}
+		advance = capability{"Advance", func(r Resource) bool { return r.Advance != nil }}
+		strict  = capability{"WriteStrict", func(r Resource) bool { return r.WriteStrict != nil }}
 	)
 	return []promise{
 		{FirstContact, firstContact, nil},
 		{StaleRefused, staleRefused, nil},
 		{OwnMark, ownMark, nil},
 		{SlipRefused, slipRefused, nil},
-		{AdvancePasses, advancePasses, []lever{mark, advance}},
+		{AdvancePasses, advancePasses, []capability{mark, advance}},
 		{ForeignRefused, foreignRefused, nil},
 		{InvalidRefused, invalidRefused, nil},
-		{SealCloses, sealCloses, []lever{seal}},
-		{SealRefused, sealRefused, []lever{seal}},
-		{SessionRefused, sessionRefused, []lever{seal}},
-		{StrictOrder, strictOrder, []lever{strict}},
-		{StrictRetry, strictRetry, []lever{strict}},
-		{StrictClone, strictClone, []lever{strict}},
+		{SealCloses, sealCloses, []capability{seal}},
+		{SealRefused, sealRefused, []capability{seal}},
+		{SessionRefused, sessionRefused, []capability{seal}},
+		{StrictOrder, strictOrder, []capability{strict}},
+		{StrictRetry, strictRetry, []capability{strict}},
+		{StrictClone, strictClone, []capability{strict}},
 		{NotOvertaken, notOvertaken, nil},
-		{SealWaits, sealWaits, []lever{seal}},
+		{SealWaits, sealWaits, []capability{seal}},
 		{Atomic, atomic100, nil},
 		{KillBetween, killBetween, nil},
 		{KillAnywhere, killAnywhere, nil},
-		{StrictKilled, strictKilled, []lever{strict}},
+		{StrictKilled, strictKilled, []capability{strict}},
 		{MarkSurvives, markSurvives, nil},
-		{StrictSurvives, strictSurvives, []lever{strict}},
+		{StrictSurvives, strictSurvives, []capability{strict}},
 	}
 }
 

@@ -26,11 +26,11 @@ const (
 // one at a time writes.
 type Dir struct {
 	path string
-	// mine is taken before the kernel's lock: goroutines queue here in order, and only one of
+	// queue is taken before the kernel's lock: goroutines queue here in order, and only one of
 	// them tries to lock.
-	mine chan struct{}
-	root *os.Root
-	done sync.Once
+	queue chan struct{}
+	root  *os.Root
+	done  sync.Once
 	// durable is the mark that is known to be on disk, read and written under the lock. The
 	// writer of a mark that we find may have been killed before it synced.
 	durable fence.Mark
@@ -45,7 +45,7 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("filefence: %w", err)
 	}
-	d := &Dir{path: path, mine: make(chan struct{}, 1), root: root}
+	d := &Dir{path: path, queue: make(chan struct{}, 1), root: root}
 	if err := d.prepare(); err != nil {
 		return nil, errors.Join(fmt.Errorf("filefence: %w", err), root.Close())
 	}
@@ -94,7 +94,7 @@ func (d *Dir) WriteFile(ctx context.Context, s fence.Stamp, name string, data []
 	}
 	return d.Do(ctx, s, func(root *os.Root) error {
 		name := filepath.Clean(name)
-		err := notOurs(root, name)
+		err := checkLinks(root, name)
 		if err == nil {
 			err = replace(root, name, data, perm)
 		}
@@ -120,8 +120,8 @@ func allowed(name string) error {
 
 var errOurs = errors.New("the folder belongs to the fence")
 
-// notOurs refuses names that reach the fence's own folder through a link.
-func notOurs(root *os.Root, name string) error {
+// checkLinks refuses names that reach the fence's own folder through a link.
+func checkLinks(root *os.Root, name string) error {
 	folder, err := root.Stat(filepath.Dir(name))
 	if err != nil {
 		return err
@@ -202,8 +202,8 @@ func (d *Dir) load() (m fence.Mark, err error) {
 // locked runs f while no other Dir does, in this process or another.
 func (d *Dir) locked(ctx context.Context, f func() error) error {
 	select {
-	case d.mine <- struct{}{}:
-		defer func() { <-d.mine }()
+	case d.queue <- struct{}{}:
+		defer func() { <-d.queue }()
 	case <-ctx.Done():
 		return fmt.Errorf("filefence: %s: waiting for the lock: %w", d.path, context.Cause(ctx))
 	}

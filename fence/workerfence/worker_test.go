@@ -21,10 +21,10 @@ import (
 // worker belongs to one process.
 type shared struct {
 	mu  sync.Mutex
-	all map[string]*seat
+	all map[string]*sharedWorker
 }
 
-type seat struct {
+type sharedWorker struct {
 	dir    *filefence.Dir
 	worker *workerfence.Worker
 	users  int
@@ -43,7 +43,7 @@ func (h *shared) sink(name string, worker func(*filefence.Dir, workerfence.Handl
 				if err != nil {
 					return fencetest.Resource{}, err
 				}
-				h.all[path] = &seat{dir: d, worker: worker(d, act(path))}
+				h.all[path] = &sharedWorker{dir: d, worker: worker(d, act(path))}
 			}
 			s := h.all[path]
 			s.users++
@@ -91,7 +91,7 @@ func effects(path string) ([]string, error) {
 }
 
 func sink() fencetest.Sink {
-	h := &shared{all: make(map[string]*seat)}
+	h := &shared{all: make(map[string]*sharedWorker)}
 	return h.sink("worker", func(d *filefence.Dir, handle workerfence.Handler) *workerfence.Worker {
 		return workerfence.New(d, handle)
 	})
@@ -111,7 +111,7 @@ func (f *forgetful) Seal(_ context.Context, s fence.Stamp) (err error) {
 }
 
 func inMemory() fencetest.Sink {
-	h := &shared{all: make(map[string]*seat)}
+	h := &shared{all: make(map[string]*sharedWorker)}
 	s := h.sink("mark in memory", func(_ *filefence.Dir, handle workerfence.Handler) *workerfence.Worker {
 		return workerfence.New(&forgetful{}, handle)
 	})
@@ -155,7 +155,7 @@ type unmarked struct{}
 func (unmarked) Seal(context.Context, fence.Stamp) error { return nil }
 
 func noMark() fencetest.Sink {
-	h := &shared{all: make(map[string]*seat)}
+	h := &shared{all: make(map[string]*sharedWorker)}
 	return withoutMark(h.sink("no mark", func(_ *filefence.Dir, handle workerfence.Handler) *workerfence.Worker {
 		return workerfence.New(unmarked{}, handle)
 	}))

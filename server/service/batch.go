@@ -26,7 +26,7 @@ func (s *Service) batch(w http.ResponseWriter, r *http.Request, in BatchRequest)
 	if err != nil {
 		return nil, err
 	}
-	session, err := s.mine(r)
+	session, err := s.allowedSession(r)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +35,7 @@ func (s *Service) batch(w http.ResponseWriter, r *http.Request, in BatchRequest)
 		return nil, err
 	}
 	cfg := election.Config{Groups: slices.Compact(slices.Sorted(slices.Values(in.Groups))), Wait: wait > 0, Deadline: s.deadline(arrived, wait)}
-	if cfg.Machine, err = s.lent(ctx, session); err != nil {
+	if cfg.Machine, err = s.clientMachine(ctx, session); err != nil {
 		return nil, err
 	}
 	out := s.run(ctx, cfg, campaigner{id: id})
@@ -62,7 +62,7 @@ func (s *Service) mayLead(id auth.Identity, l store.Session, groups []string) er
 			more++
 		}
 	}
-	return s.room(id, l.Candidate.ID, more)
+	return s.checkGroupQuota(id, l.Candidate.ID, more)
 }
 
 // errUnsure: an attempt got no answer and may still succeed.

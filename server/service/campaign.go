@@ -58,7 +58,7 @@ func (s *Service) campaign(w http.ResponseWriter, r *http.Request, in CampaignRe
 	v, err := s.contend(r.Context(), c)
 	s.audit(r.Context(), "campaign", c.group, v.Token, err, "")
 	if err != nil {
-		return nil, knowing(err, v)
+		return nil, withLeader(err, v)
 	}
 	h := c.within.String()
 	if c.within.session == "" {
@@ -109,13 +109,13 @@ func (s *Service) waitOf(w http.ResponseWriter, r *http.Request) (time.Duration,
 	if err != nil || d < 0 || d > s.cfg.MaxWait {
 		return 0, bad("bad_wait", "wait: want a duration from 0 to %v, such as 30s", s.cfg.MaxWait)
 	}
-	s.outlast(w, d)
+	s.extendDeadlines(w, d)
 	return d, nil
 }
 
-// outlast extends the deadlines of the connection beyond a wait. If the server's read
+// extendDeadlines extends the deadlines of the connection beyond a wait. If the server's read
 // deadline passed, it would look as if the caller had disconnected.
-func (s *Service) outlast(w http.ResponseWriter, d time.Duration) {
+func (s *Service) extendDeadlines(w http.ResponseWriter, d time.Duration) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
 	_ = rc.SetWriteDeadline(time.Now().Add(d + 3*s.cfg.CallTimeout + s.cfg.WriteTimeout))
@@ -214,7 +214,7 @@ func (s *Service) eligible(c *contest, v store.View, node store.Attributes) (tim
 	case v.State == tenure.Led && c.wait == 0:
 		return 0, s.notElected(c, v)
 	}
-	return ttl, s.room(c.id, c.candidate.ID, 1)
+	return ttl, s.checkGroupQuota(c.id, c.candidate.ID, 1)
 }
 
 // within campaigns in a session that the client opened.
@@ -229,11 +229,11 @@ func (s *Service) within(ctx context.Context, c *contest, ours bool) (machine.Co
 	if p := s.admits(c.policy, store.Attributes{}, c.group, session); p != nil && !ours {
 		return machine.Config{}, p
 	}
-	return s.lent(ctx, session)
+	return s.clientMachine(ctx, session)
 }
 
-// lent renews a session that the client opened, and returns the machine that campaigns in it.
-func (s *Service) lent(ctx context.Context, session store.Session) (machine.Config, error) {
+// clientMachine renews a session that the client opened, and returns the machine that campaigns in it.
+func (s *Service) clientMachine(ctx context.Context, session store.Session) (machine.Config, error) {
 	sent := s.clock.Now()
 	beat, err := s.engine.KeepAlive(ctx, session.ID)
 	if err != nil {
@@ -249,8 +249,8 @@ func (s *Service) lentMachine(session store.Session, sent clock.Instant) machine
 	}
 }
 
-// room checks the quota of groups that one identity may hold.
-func (s *Service) room(id auth.Identity, node string, more int) error {
+// checkGroupQuota checks the quota of groups that one identity may hold.
+func (s *Service) checkGroupQuota(id auth.Identity, node string, more int) error {
 	if id.Anonymous() {
 		return nil
 	}

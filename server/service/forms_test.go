@@ -192,9 +192,9 @@ var otherNames = []string{"token", "holder", "leader", "leader_id", "current_tok
 // goWords matches errors that were written for Go programmers.
 var goWords = regexp.MustCompile(`(^|: )(json|lease|service|steer|access|feed|fence|http|context|tenure|strconv|time|mem|etcd|kv): |\bGo (value|struct)|\b[a-z]+\.[A-Z]\w+|\bu?int(8|16|32|64)\b|context deadline|<nil>`)
 
-// spoken checks the wording of a refusal. It checks every refusal in these tests except those
+// checkWording checks the wording of a refusal. It checks every refusal in these tests except those
 // of the store's routes, which are for Go programs.
-func spoken(t testing.TB, what string, r reply) {
+func checkWording(t testing.TB, what string, r reply) {
 	t.Helper()
 	var p object
 	if r.status < 400 || strings.Contains(what, "/store/") || json.Unmarshal(r.body, &p) != nil {

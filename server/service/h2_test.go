@@ -23,12 +23,12 @@ func TestIdleStreamOverHTTP2(t *testing.T) {
 		t.Fatalf("%v, %v", resp, err)
 	}
 	w := over.listen("/v1/groups/billing/watch", "")
-	w.hears("billing", "vacant", 0)
+	w.expect("billing", "vacant", 0)
 	select {
 	case e, ok := <-w.events:
 		t.Fatalf("heard %+v (%v) of a group that nobody touches", e, ok)
 	case <-time.After(5 * write):
 	}
 	lead(in, "billing", "a")
-	w.hears("billing", "led", 1)
+	w.expect("billing", "led", 1)
 }

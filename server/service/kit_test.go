@@ -113,7 +113,7 @@ func (in *instance) ask(method, path string, body any, headers ...header) reply 
 		in.t.Fatalf("%s %s: %v", method, path, err)
 	}
 	conforms(in.t, in.doc, method, path, r)
-	spoken(in.t, method+" "+path, r)
+	checkWording(in.t, method+" "+path, r)
 	return r
 }
 
@@ -279,8 +279,8 @@ func (l *listener) next() sse {
 	return sse{}
 }
 
-// hears requires that the next event is this one.
-func (l *listener) hears(group, state string, token uint64) sse {
+// expect requires that the next event is this one.
+func (l *listener) expect(group, state string, token uint64) sse {
 	l.t.Helper()
 	e := l.next()
 	if e.kind != string(feed.Changed) || e.Group != group || e.State != state || uint64(e.Token) != token {

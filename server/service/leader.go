@@ -19,7 +19,7 @@ func (s *Service) leader(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := store.CheckGroup(group); err != nil {
 		return nil, err
 	}
-	seen, err := s.sight(r, group)
+	seen, err := s.groupView(r, group)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (s *Service) leader(w http.ResponseWriter, r *http.Request) (any, error) {
 	return nil, err
 }
 
-func (s *Service) describeLeader(ctx context.Context, group string, seen sight) Leader {
+func (s *Service) describeLeader(ctx context.Context, group string, seen groupView) Leader {
 	v := seen.View
 	out := Leader{
 		Group: group, LeaderNodeID: v.Candidate.ID, Address: v.Candidate.Address, Term: v.Token,
@@ -75,32 +75,32 @@ func (s *Service) describeLeader(ctx context.Context, group string, seen sight) 
 	return out
 }
 
-// sight is a view of a group, and its age if the caller allowed one.
-type sight struct {
+// groupView is a view of a group, and its age if the caller allowed one.
+type groupView struct {
 	feed.Answer
 	age  time.Duration
 	aged bool
 	kept *feed.Remembered // set if the view comes from the cache
 }
 
-// sight reads a group linearizably or, with ?stale, from the cache if that is fresh enough. A
+// groupView reads a group linearizably or, with ?stale, from the cache if that is fresh enough. A
 // quarter of the TTL is the most that counts.
-func (s *Service) sight(r *http.Request, group string) (sight, error) {
+func (s *Service) groupView(r *http.Request, group string) (groupView, error) {
 	text, _ := httpapi.Parameter(r.URL, "stale")
 	if text == "" {
 		answer, err := s.reader.Read(r.Context(), group)
-		return sight{Answer: answer}, err
+		return groupView{Answer: answer}, err
 	}
 	stale, err := time.ParseDuration(text)
 	if err != nil || stale < 0 {
-		return sight{}, bad("bad_stale", "stale: want a duration such as 500ms; at most a quarter of the TTL counts")
+		return groupView{}, bad("bad_stale", "stale: want a duration such as 500ms; at most a quarter of the TTL counts")
 	}
 	kept, age, known := s.reader.Recent(group)
 	if known && age <= min(stale, s.stalest(kept.View)) {
-		return sight{kept.Answer, age, true, kept}, nil
+		return groupView{kept.Answer, age, true, kept}, nil
 	}
 	answer, err := s.reader.Read(r.Context(), group)
-	return sight{answer, s.clock.Now().Sub(answer.Asked), true, nil}, err
+	return groupView{answer, s.clock.Now().Sub(answer.Asked), true, nil}, err
 }
 
 // stalest is how old an answer may be: a quarter of the leader's TTL or, while that is not

@@ -165,7 +165,7 @@ func TestMetricsMove(t *testing.T) {
 	want[Renewed](in, 200, "POST", "/v1/groups/billing/renew", claim, a.auth())
 	becomes(`tenure_request_seconds_count{code="200",route="POST /groups/{group}/renew"}`, "1")
 	listener := in.listen("/v1/groups/billing/watch", "", a.auth())
-	listener.hears("billing", "led", 1)
+	listener.expect("billing", "led", 1)
 	becomes("tenure_streams", "1")
 	listener.close()
 	becomes("tenure_streams", "0")

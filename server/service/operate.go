@@ -66,9 +66,9 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, want operator.
 	}
 	if !r.URL.Query().Has("wait") {
 		o.Wait = min(answerWait, s.cfg.MaxWait)
-		s.outlast(w, o.Wait)
+		s.extendDeadlines(w, o.Wait)
 	}
-	v, err := s.meant(r, o.group)
+	v, err := s.intendedLeader(r, o.group)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, want operator.
 	var also []string
 	if o.force {
 		what += " by force"
-		if also, err = s.endsToo(ctx, o.group, v.Holder); err != nil {
+		if also, err = s.alsoEnded(ctx, o.group, v.Holder); err != nil {
 			return nil, err
 		}
 	}
@@ -125,8 +125,8 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, want operator.
 	return out, nil
 }
 
-// meant reads the group and checks that its leader is the one that the operator means.
-func (s *Service) meant(r *http.Request, group string) (store.View, error) {
+// intendedLeader reads the group and checks that its leader is the one that the operator means.
+func (s *Service) intendedLeader(r *http.Request, group string) (store.View, error) {
 	if err := store.CheckGroup(group); err != nil {
 		return store.View{}, err
 	}
@@ -168,9 +168,9 @@ func (s *Service) ask(ctx context.Context, o order, v store.View) (SteppedDown, 
 	return out, nil
 }
 
-// endsToo returns the other groups that end with the session of a leader. A caller that may
+// alsoEnded returns the other groups that end with the session of a leader. A caller that may
 // not step all of them down may not close the session, and does not learn which they are.
-func (s *Service) endsToo(ctx context.Context, group string, id store.SessionID) ([]string, error) {
+func (s *Service) alsoEnded(ctx context.Context, group string, id store.SessionID) ([]string, error) {
 	held, err := s.operations().Held(ctx, store.Scope{"*"}, id)
 	if err != nil {
 		return nil, err

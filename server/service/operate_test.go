@@ -242,7 +242,7 @@ func TestRewound(t *testing.T) {
 	resign(in, l)
 	l = lead(in, "billing", "a")
 	w := in.listen("/v1/groups/billing/watch", "")
-	w.hears("billing", "led", 2)
+	w.expect("billing", "led", 2)
 	eventually(t, "the feed has seen term 2", func() bool {
 		v, synced := in.svc.feed.View("billing")
 		return synced && v.Token == l.Term
@@ -262,7 +262,7 @@ func TestRewound(t *testing.T) {
 	if e.kind != "reset" {
 		t.Errorf("%+v, want a reset", e)
 	}
-	w.hears("billing", "vacant", 0)
+	w.expect("billing", "vacant", 0)
 	if m := in.gauge("tenure_split_brain_detected_total"); m != "1" {
 		t.Errorf("split brain: %s", m)
 	}
@@ -270,7 +270,7 @@ func TestRewound(t *testing.T) {
 	if n.Term <= l.Term {
 		t.Errorf("term %d after %d", n.Term, l.Term)
 	}
-	w.hears("billing", "led", uint64(n.Term))
+	w.expect("billing", "led", uint64(n.Term))
 }
 
 // unwritable is a store whose grants get no answer once it is broken, as with an engine whose

@@ -134,8 +134,8 @@ func led(p *httpapi.Problem, v store.View, retry time.Duration) *httpapi.Problem
 	return p.With(more)
 }
 
-// knowing adds the leader to a refusal, if it is known and not there yet.
-func knowing(err error, v store.View) error {
+// withLeader adds the leader to a refusal, if it is known and not there yet.
+func withLeader(err error, v store.View) error {
 	var p *httpapi.Problem
 	if !errors.As(barProblem(err), &p) || v.Group == "" || p.More["state"] != nil {
 		return err

@@ -142,7 +142,7 @@ func TestTokenTakenBack(t *testing.T) {
 	session := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "node-a", Groups: []string{"*"}, TTLMS: 60_000}, auth(old))
 
 	stream := in.listen("/v1/groups/billing/watch", "", auth(old))
-	stream.hears("billing", "led", 1)
+	stream.expect("billing", "led", 1)
 	remote, begun, watching := client(in, &caller{token: old}), make(chan struct{}), make(chan error, 1)
 	go func() {
 		var failed error

@@ -11,33 +11,33 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// closedBook is a store that does not show its sessions for a while.
-type closedBook struct {
+// hiddenSessionsStore is a store that does not show its sessions for a while.
+type hiddenSessionsStore struct {
 	store.Store
 	closed atomic.Bool
 	reads  atomic.Int64
 }
 
-func (s *closedBook) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+func (s *hiddenSessionsStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
 	if !s.closed.Load() {
 		return s.Store.Watch(ctx, scope)
 	}
 	return func(yield func(store.Update, error) bool) { yield(store.Update{}, errors.New("closed")) }
 }
 
-func (s *closedBook) Session(ctx context.Context, id store.SessionID) (store.Session, error) {
+func (s *hiddenSessionsStore) Session(ctx context.Context, id store.SessionID) (store.Session, error) {
 	if s.closed.Load() {
 		return store.Session{}, errors.New("closed")
 	}
 	return s.Store.Session(ctx, id)
 }
 
-func (s *closedBook) Read(ctx context.Context, group string) (store.View, error) {
+func (s *hiddenSessionsStore) Read(ctx context.Context, group string) (store.View, error) {
 	s.reads.Add(1)
 	return s.Store.Read(ctx, group)
 }
 
-func (s *closedBook) Caps() store.Caps {
+func (s *hiddenSessionsStore) Caps() store.Caps {
 	l := s.Store.Caps()
 	l.MinTTL = 40 * time.Millisecond
 	return l
@@ -48,7 +48,7 @@ func (s *closedBook) Caps() store.Caps {
 func TestUnknownTTL(t *testing.T) {
 	engine := memStore(t)
 	lead(serve(t, engine, func(c *Config) { c.TTL = 20 * time.Second }), "billing", "a")
-	store := &closedBook{Store: engine}
+	store := &hiddenSessionsStore{Store: engine}
 	store.closed.Store(true)
 	in := serve(t, store, func(c *Config) { c.TTL = time.Minute })
 	const path = "/v1/groups/billing/leader"

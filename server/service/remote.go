@@ -50,7 +50,7 @@ func (c served) Open(ctx context.Context, who tenure.Candidate, ttl time.Duratio
 func (c served) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	l, err := c.s.sessions.Find(ctx, id)
 	if err == nil {
-		err = c.s.room(auth.From(ctx), l.Candidate.ID, len(seen))
+		err = c.s.checkGroupQuota(auth.From(ctx), l.Candidate.ID, len(seen))
 	}
 	var granted []store.Record
 	if err == nil {
@@ -73,7 +73,7 @@ func (c served) Release(ctx context.Context, id, to store.SessionID, why store.R
 	if err != nil && !errors.Is(err, store.ErrSessionDead) { // the store refuses a dead successor
 		return nil, err
 	}
-	if err := c.s.room(auth.From(ctx), next.Candidate.ID, len(held)); err != nil {
+	if err := c.s.checkGroupQuota(auth.From(ctx), next.Candidate.ID, len(held)); err != nil {
 		return nil, fmt.Errorf("%w: %s", store.ErrSuccessor, err.Error())
 	}
 	released, err := c.Store.Release(ctx, id, to, why, held...)

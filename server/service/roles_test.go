@@ -99,9 +99,9 @@ func (c *caller) has(verb auth.Verb, group string) bool {
 	return false
 }
 
-// demand returns what a route requires for a group. It repeats the table of routes, so that a
+// requiredVerb returns what a route requires for a group. It repeats the table of routes, so that a
 // mistake in the table is found.
-func demand(r Route, group string) (auth.Verb, string) {
+func requiredVerb(r Route, group string) (auth.Verb, string) {
 	switch {
 	case r.Path == "/healthz" || r.Path == "/openapi.json":
 		return auth.Open, ""
@@ -137,8 +137,8 @@ func demand(r Route, group string) (auth.Verb, string) {
 	return auth.Observe, group
 }
 
-// orElse returns the verbs that a route accepts instead. It repeats the table too.
-func orElse(r Route) []auth.Verb {
+// alternativeVerbs returns the verbs that a route accepts instead. It repeats the table too.
+func alternativeVerbs(r Route) []auth.Verb {
 	if r.Path == "/store/set-attributes" {
 		return []auth.Verb{auth.Campaign}
 	}
@@ -169,8 +169,8 @@ func TestRoutesAndRoles(t *testing.T) {
 			case slices.ContainsFunc(route.Doc.Query, func(q parameter) bool { return q.Name == "wait" }):
 				path += "?wait=1ms"
 			}
-			verb, on := demand(route, group)
-			if verb != route.Verb || !slices.Equal(orElse(route), route.Or) {
+			verb, on := requiredVerb(route, group)
+			if verb != route.Verb || !slices.Equal(alternativeVerbs(route), route.Or) {
 				t.Errorf("%s %s has the verb %s, want %s", route.Method, route.Path, route.Verb, verb)
 			}
 			for _, c := range callers {

@@ -105,17 +105,17 @@ func (s *Service) owned(ctx context.Context, id store.SessionID, node string) (s
 	return session, s.covers(auth.From(ctx), auth.Campaign, session.Scope)
 }
 
-// mine returns the session of the handle in the path, as owned does for the caller.
-func (s *Service) mine(r *http.Request) (store.Session, error) {
-	session, err := s.whose(r)
+// allowedSession returns the session of the handle in the path, as owned does for the caller.
+func (s *Service) allowedSession(r *http.Request) (store.Session, error) {
+	session, err := s.ownSession(r)
 	if err == nil {
 		err = s.covers(auth.From(r.Context()), auth.Campaign, session.Scope)
 	}
 	return session, err
 }
 
-// whose returns the session of the handle in the path if it belongs to the caller.
-func (s *Service) whose(r *http.Request) (store.Session, error) {
+// ownSession returns the session of the handle in the path if it belongs to the caller.
+func (s *Service) ownSession(r *http.Request) (store.Session, error) {
 	h, err := s.parseHandle(r.PathValue("handle"))
 	if err != nil {
 		return store.Session{}, err
@@ -131,7 +131,7 @@ func (s *Service) keepSession(_ http.ResponseWriter, r *http.Request) (any, erro
 	if _, err := s.parseHandle(r.PathValue("handle")); err != nil {
 		return nil, err
 	}
-	session, err := s.mine(r)
+	session, err := s.allowedSession(r)
 	var beat store.Beat
 	sent := s.clock.Now()
 	if err == nil {
@@ -146,7 +146,7 @@ func (s *Service) keepSession(_ http.ResponseWriter, r *http.Request) (any, erro
 }
 
 func (s *Service) closeSession(_ http.ResponseWriter, r *http.Request) (any, error) {
-	session, err := s.whose(r)
+	session, err := s.ownSession(r)
 	switch {
 	case errors.Is(err, store.ErrSessionDead):
 		return Closed{Groups: []string{}}, nil

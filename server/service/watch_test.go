@@ -19,21 +19,21 @@ import (
 func TestWatch(t *testing.T) {
 	in := serve(t, memStore(t))
 	w := in.listen("/v1/groups/billing/watch", "")
-	if e := w.hears("billing", "vacant", 0); !e.Snapshot {
+	if e := w.expect("billing", "vacant", 0); !e.Snapshot {
 		t.Errorf("the first event is no snapshot: %+v", e)
 	}
 	l := lead(in, "billing", "a")
-	if e := w.hears("billing", "led", 1); e.Holder != "a" || e.Snapshot {
+	if e := w.expect("billing", "led", 1); e.Holder != "a" || e.Snapshot {
 		t.Errorf("%+v", e)
 	}
 	resign(in, l)
-	if e := w.hears("billing", "vacant", 1); e.Reason != "resigned" || e.Holder != "a" {
+	if e := w.expect("billing", "vacant", 1); e.Reason != "resigned" || e.Holder != "a" {
 		t.Errorf("%+v", e)
 	}
 	lead(in, "billing", "b")
-	w.hears("billing", "led", 2)
+	w.expect("billing", "led", 2)
 	late := in.listen("/v1/groups/billing/watch", "")
-	if e := late.hears("billing", "led", 2); !e.Snapshot {
+	if e := late.expect("billing", "led", 2); !e.Snapshot {
 		t.Errorf("%+v", e)
 	}
 }
@@ -44,24 +44,24 @@ func TestWatchResumes(t *testing.T) {
 	store := memStore(t)
 	one, two := serve(t, store), serve(t, store)
 	w := one.listen("/v1/groups/billing/watch", "")
-	w.hears("billing", "vacant", 0)
+	w.expect("billing", "vacant", 0)
 	l := lead(one, "billing", "a")
-	id := w.hears("billing", "led", 1).id
+	id := w.expect("billing", "led", 1).id
 	w.close()
 	resign(two, l)
 	for range 20 { // more than a record keeps
 		resign(two, lead(two, "billing", "b"))
 	}
 	again := two.listen("/v1/groups/billing/watch", id)
-	again.hears("billing", "vacant", 1)
+	again.expect("billing", "vacant", 1)
 	for token := uint64(2); token <= 21; token++ {
-		again.hears("billing", "led", token)
-		id = again.hears("billing", "vacant", token).id
+		again.expect("billing", "led", token)
+		id = again.expect("billing", "vacant", token).id
 	}
 	again.close()
 	nothing := one.listen("/v1/groups/billing/watch", id)
 	lead(two, "billing", "c")
-	nothing.hears("billing", "led", 22)
+	nothing.expect("billing", "led", 22)
 }
 
 // One stream can watch several groups; its ids have a position in each of them.
@@ -79,11 +79,11 @@ func TestWatchSeveral(t *testing.T) {
 		t.Errorf("snapshot: %v", seen)
 	}
 	lead(in, "b", "n2")
-	id := w.hears("b", "led", 1).id
+	id := w.expect("b", "led", 1).id
 	w.close()
 	lead(in, "c", "n2")
 	resume := serve(t, store).listen("/v1/watch?group=a&group=b&group=c", id)
-	if e := resume.hears("c", "led", 1); !e.Snapshot {
+	if e := resume.expect("c", "led", 1); !e.Snapshot {
 		t.Errorf("a group that the id does not name begins with a snapshot: %+v", e)
 	}
 	refused(in, 400, "no_group", "GET", "/v1/watch", nil)
@@ -135,7 +135,7 @@ func TestWatchReset(t *testing.T) {
 		if e := w.next(); e.kind != "reset" || e.Reason == "" {
 			t.Errorf("%s: %+v, want a reset", name, e)
 		}
-		if e := w.hears("billing", "vacant", terms); !e.Snapshot {
+		if e := w.expect("billing", "vacant", terms); !e.Snapshot {
 			t.Errorf("%s: %+v", name, e)
 		}
 		refused(in, 410, "cursor_too_old", "GET", "/v1/groups/billing/watch?after="+cursor, nil)
@@ -171,15 +171,15 @@ func TestPoll(t *testing.T) {
 	all.Wait()
 }
 
-// blindStore can lose its watch.
-type blindStore struct {
+// unwatchableStore can lose its watch.
+type unwatchableStore struct {
 	store.Store
 	mu    sync.Mutex
 	cut   chan struct{}
 	blind bool
 }
 
-func (s *blindStore) set(blind bool) {
+func (s *unwatchableStore) set(blind bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.blind = blind; blind {
@@ -189,7 +189,7 @@ func (s *blindStore) set(blind bool) {
 	}
 }
 
-func (s *blindStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+func (s *unwatchableStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
 	s.mu.Lock()
 	cut, blind := s.cut, s.blind
 	s.mu.Unlock()
@@ -214,21 +214,21 @@ func (s *blindStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[sto
 // While the engine does not answer, observers get the state unknown once. Afterwards they get
 // what changed meanwhile, or that nothing has.
 func TestWatchUnknown(t *testing.T) {
-	store := &blindStore{Store: memStore(t), cut: make(chan struct{})}
+	store := &unwatchableStore{Store: memStore(t), cut: make(chan struct{})}
 	in := serve(t, store)
 	l, calm := lead(in, "busy", "a"), lead(in, "calm", "a")
 	w, c := in.listen("/v1/groups/busy/watch", ""), in.listen("/v1/groups/calm/watch", "")
-	w.hears("busy", "led", 1)
-	c.hears("calm", "led", 1)
+	w.expect("busy", "led", 1)
+	c.expect("calm", "led", 1)
 	store.set(true)
-	w.hears("busy", "unknown", 1)
-	c.hears("calm", "unknown", 1)
+	w.expect("busy", "unknown", 1)
+	c.expect("calm", "unknown", 1)
 	resign(in, l)
 	lead(in, "busy", "b")
 	store.set(false)
-	w.hears("busy", "vacant", 1)
-	w.hears("busy", "led", 2)
-	if e := c.hears("calm", "led", uint64(calm.Term)); !e.Snapshot {
+	w.expect("busy", "vacant", 1)
+	w.expect("busy", "led", 2)
+	if e := c.expect("calm", "led", uint64(calm.Term)); !e.Snapshot {
 		t.Errorf("%+v", e)
 	}
 }
@@ -237,19 +237,19 @@ func TestWatchUnknown(t *testing.T) {
 // restored to a time before that term, the stream gets a reset.
 func TestRewoundUnseen(t *testing.T) {
 	inner := memStore(t)
-	store := &blindStore{Store: inner, cut: make(chan struct{})}
+	store := &unwatchableStore{Store: inner, cut: make(chan struct{})}
 	store.set(true)
 	in := serve(t, store)
 	restore := backup(inner)
 	lead(in, "billing", "a")
 	w := in.listen("/v1/groups/billing/watch", "")
-	w.hears("billing", "led", 1)
+	w.expect("billing", "led", 1)
 	restore()
 	store.set(false)
 	if e := w.next(); e.kind != "reset" {
 		t.Errorf("%+v, want a reset", e)
 	}
-	w.hears("billing", "vacant", 0)
+	w.expect("billing", "vacant", 0)
 }
 
 // All streams of an instance share one watch of the engine, and concurrent reads of a group
@@ -259,7 +259,7 @@ func TestSharing(t *testing.T) {
 	in := serve(t, store)
 	lead(in, "billing", "a")
 	for range 20 {
-		in.listen("/v1/groups/billing/watch", "").hears("billing", "led", 1)
+		in.listen("/v1/groups/billing/watch", "").expect("billing", "led", 1)
 	}
 	if n := store.watches.Load(); n != 1 {
 		t.Errorf("%d watches of the engine", n)
@@ -327,7 +327,7 @@ func TestWatchersThatNeverRead(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 	}
 	w := in.listen("/v1/groups/billing/watch", "")
-	w.hears("billing", "vacant", 0)
+	w.expect("billing", "vacant", 0)
 	eventually(t, "all are there", func() bool { return in.gauge("tenure_streams") == "11" })
 	big := candidate("a")
 	big.Metadata = map[string]string{"pad": strings.Repeat("x", store.MaxMetadata-3)}
@@ -339,8 +339,8 @@ func TestWatchersThatNeverRead(t *testing.T) {
 	for token := uint64(1); token <= 5000 && !cut; token++ {
 		begin := time.Now()
 		turn(t, st, session.ID, "billing")
-		w.hears("billing", "led", token)
-		w.hears("billing", "vacant", token)
+		w.expect("billing", "led", token)
+		w.expect("billing", "vacant", token)
 		if took := time.Since(begin); took > patience/2 {
 			t.Fatalf("a reader waited %v", took)
 		}
@@ -360,7 +360,7 @@ func TestStop(t *testing.T) {
 	in := serve(t, store)
 	lead(in, "billing", "a")
 	w := in.listen("/v1/groups/billing/watch", "")
-	w.hears("billing", "led", 1)
+	w.expect("billing", "led", 1)
 	answer := make(chan reply, 1)
 	go func() {
 		r, _ := in.try("POST", "/v1/groups/billing/campaign?wait=60s", CampaignRequest{NodeID: "b"})

@@ -48,7 +48,7 @@ func TestForceNeedsEveryRight(t *testing.T) {
 	}
 	node := &caller{name: "a", rules: []rule{{"", []auth.Verb{auth.Campaign}}}}
 	some, all := &caller{name: "some", rules: steps("g")}, &caller{name: "all", rules: steps("")}
-	store := newBehind(memStore(t))
+	store := newLagging(memStore(t))
 	in, _ := gated(t, []*caller{node, some, all}, func(c *Config) { c.Store = store })
 	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"*"}, TTLMS: 60_000}, node.auth())
 	want[Batch](in, 200, "POST", "/v1/sessions/"+s.Handle+"/campaign", BatchRequest{Groups: []string{"g1", "g2"}}, node.auth())

@@ -14,19 +14,21 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// behindStore is an engine whose watch can be blocked, so that an instance misses later
+// laggingStore is an engine whose watch can be blocked, so that an instance misses later
 // changes.
-type behindStore struct {
+type laggingStore struct {
 	store.Ruled
 	held chan struct{} // closed: the watch sends nothing more
 	once sync.Once
 }
 
-func newBehind(s store.Ruled) *behindStore { return &behindStore{Ruled: s, held: make(chan struct{})} }
+func newLagging(s store.Ruled) *laggingStore {
+	return &laggingStore{Ruled: s, held: make(chan struct{})}
+}
 
-func (s *behindStore) hold() { s.once.Do(func() { close(s.held) }) }
+func (s *laggingStore) hold() { s.once.Do(func() { close(s.held) }) }
 
-func (s *behindStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+func (s *laggingStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
 	return func(yield func(store.Update, error) bool) {
 		for v, err := range s.Ruled.Watch(ctx, scope) {
 			select {
@@ -102,7 +104,7 @@ func campaigning(in *instance) (store.SessionID, func(groups ...string) string) 
 // behind. It names the leader of a group that another node leads, acquires a vacant group,
 // and does not acquire a group that the node may no longer lead.
 func TestBatchIsNotBehind(t *testing.T) {
-	store := newBehind(memStore(t))
+	store := newLagging(memStore(t))
 	in := serve(t, store)
 	id, campaign := campaigning(in)
 	groups := []string{"anew", "cooled", "lost", "stays"}
@@ -164,25 +166,25 @@ func TestCoolDownAtOnce(t *testing.T) {
 	}
 }
 
-// vagueStore is an engine whose grants for some groups get no answer and take effect later,
+// unansweredStore is an engine whose grants for some groups get no answer and take effect later,
 // if at all.
-type vagueStore struct {
+type unansweredStore struct {
 	store.Store
 	vague atomic.Int64 // how many more grants get no answer
 	mu    sync.Mutex
 	late  []func() error
 }
 
-var errVague = errors.New("no answer")
+var errUnanswered = errors.New("no answer")
 
 // Caps makes callers acquire each group with a call of its own.
-func (s *vagueStore) Caps() store.Caps {
+func (s *unansweredStore) Caps() store.Caps {
 	l := s.Store.Caps()
 	l.Batch = 1
 	return l
 }
 
-func (s *vagueStore) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
+func (s *unansweredStore) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	if !strings.HasPrefix(seen[0].Group, "vague") || s.vague.Add(-1) < 0 {
 		return s.Store.Acquire(ctx, id, seen...)
 	}
@@ -192,14 +194,14 @@ func (s *vagueStore) Acquire(ctx context.Context, id store.SessionID, seen ...st
 		_, err := s.Store.Acquire(context.WithoutCancel(ctx), id, seen...)
 		return err
 	})
-	return nil, errVague
+	return nil, errUnanswered
 }
 
 // An attempt without an answer is repeated, so that it cannot take effect unnoticed later. If
 // the retry has no answer either, the caller learns that the outcome for that group is
 // unknown, and which others it leads.
 func TestBatchOfUnknownOutcome(t *testing.T) {
-	st := &vagueStore{Store: memStore(t)}
+	st := &unansweredStore{Store: memStore(t)}
 	in := serve(t, st)
 	_, campaign := campaigning(in)
 	st.vague.Store(1)
