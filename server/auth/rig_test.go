@@ -47,7 +47,7 @@ type rig struct {
 	t    *testing.T
 	dir  string
 	log  *logged
-	time *hands
+	time *manualClock
 }
 
 // logged is what went to the log.
@@ -68,26 +68,26 @@ func (l *logged) String() string {
 	return l.buf.String()
 }
 
-// hands is a clock that stands still unless the test advances it.
-type hands struct {
+// manualClock is a clock that stands still unless the test advances it.
+type manualClock struct {
 	mu  sync.Mutex
 	now time.Time
 }
 
-func (h *hands) Now() time.Time {
+func (h *manualClock) Now() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.now
 }
 
-func (h *hands) move(d time.Duration) {
+func (h *manualClock) move(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.now = h.now.Add(d)
 }
 
 func newRig(t *testing.T) *rig {
-	return &rig{t: t, dir: t.TempDir(), log: &logged{}, time: &hands{now: time.Now()}}
+	return &rig{t: t, dir: t.TempDir(), log: &logged{}, time: &manualClock{now: time.Now()}}
 }
 
 func (r *rig) path(name string) string { return filepath.Join(r.dir, name) }

@@ -50,16 +50,16 @@ type Feed struct {
 
 // topic is a group that has a record or subscribers.
 type topic struct {
-	look
+	groupState
 	subs       map[*Sub]struct{}
 	emptySince clock.Instant // Never: it is led, or the feed did not see the vacancy begin
-	// now is the look for subscribers. Thousands of them may be woken at once, so they read it
+	// now is the state for subscribers. Thousands of them may be woken at once, so they read it
 	// without the lock of the feed.
-	now atomic.Pointer[look]
+	now atomic.Pointer[groupState]
 }
 
-// look is the state of a group at one moment.
-type look struct {
+// groupState is the state of a group at one moment.
+type groupState struct {
 	moves  uint64 // how often subscribers were woken
 	view   store.View
 	era    int // how often the token went back
@@ -108,9 +108,9 @@ func (f *Feed) Run(ctx context.Context) {
 			switch u.Kind {
 			case store.Synced:
 				wait = retryMin
-				f.lose(snapshot)
+				f.resetMissing(snapshot)
 				snapshot = nil
-				f.sight(true, nil)
+				f.setSynced(true, nil)
 				if lost {
 					f.cfg.Log.Info("watching the engine again")
 					lost = false
@@ -126,7 +126,7 @@ func (f *Feed) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		f.sight(false, err)
+		f.setSynced(false, err)
 		if !lost {
 			f.cfg.Log.Warn("cannot watch the engine; retrying", "err", err)
 			lost = true
@@ -137,11 +137,11 @@ func (f *Feed) Run(ctx context.Context) {
 		}
 		wait = min(2*wait, retryMax)
 	}
-	f.sight(false, context.Cause(ctx))
+	f.setSynced(false, context.Cause(ctx))
 }
 
-// lose resets the groups that have no record any more: a restore can remove records.
-func (f *Feed) lose(except map[string]bool) {
+// resetMissing resets the groups that have no record any more: a restore can remove records.
+func (f *Feed) resetMissing(except map[string]bool) {
 	f.mu.Lock()
 	var gone []string
 	for g, t := range f.topics {
@@ -155,8 +155,8 @@ func (f *Feed) lose(except map[string]bool) {
 	}
 }
 
-// sight sets whether the feed is up to date, and wakes all subscribers.
-func (f *Feed) sight(synced bool, err error) {
+// setSynced sets whether the feed is up to date, and wakes all subscribers.
+func (f *Feed) setSynced(synced bool, err error) {
 	f.mu.Lock()
 	changed := f.synced != synced
 	f.synced = synced
@@ -178,7 +178,7 @@ func (f *Feed) topic(group string) *topic {
 	t := f.topics[group]
 	if t == nil {
 		t = &topic{
-			look:       look{view: store.View{Record: store.Record{Group: group}, State: tenure.Vacant}},
+			groupState: groupState{view: store.View{Record: store.Record{Group: group}, State: tenure.Vacant}},
 			subs:       make(map[*Sub]struct{}),
 			emptySince: clock.Never,
 		}
@@ -199,7 +199,7 @@ func (f *Feed) mark(t *topic) {
 }
 
 func (t *topic) show() {
-	now := t.look
+	now := t.groupState
 	t.now.Store(&now)
 }
 

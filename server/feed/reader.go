@@ -40,10 +40,10 @@ type Answer struct {
 // Remembered is the last answer for a group.
 type Remembered struct {
 	Answer
-	said atomic.Pointer[said]
+	encoded atomic.Pointer[encoded]
 }
 
-type said struct {
+type encoded struct {
 	ms   int64
 	body []byte
 }
@@ -51,17 +51,17 @@ type said struct {
 // Say returns the encoded answer. It includes the age in milliseconds, so it is encoded once
 // per millisecond, however many callers ask.
 func (r *Remembered) Say(ageMS int64, encode func() ([]byte, error)) ([]byte, error) {
-	if s := r.said.Load(); s != nil && s.ms == ageMS {
+	if s := r.encoded.Load(); s != nil && s.ms == ageMS {
 		return s.body, nil
 	}
 	body, err := encode()
 	if err == nil {
-		r.said.Store(&said{ageMS, body})
+		r.encoded.Store(&encoded{ageMS, body})
 	}
 	return body, err
 }
 
-type flight struct {
+type sharedRead struct {
 	done   chan struct{}
 	answer Answer
 	err    error
@@ -69,7 +69,7 @@ type flight struct {
 
 // reads are the reads of one group: the current one, and the next one, for callers that came
 // after the current one began.
-type reads struct{ now, next *flight }
+type reads struct{ now, next *sharedRead }
 
 // NewReader returns a reader whose reads take at most timeout each. report, if set, gets the
 // result of each read. Close stops it.
@@ -93,7 +93,7 @@ func (r *Reader) Read(ctx context.Context, group string) (Answer, error) {
 	}
 }
 
-func (r *Reader) join(group string) (*flight, error) {
+func (r *Reader) join(group string) (*sharedRead, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -101,20 +101,20 @@ func (r *Reader) join(group string) (*flight, error) {
 	}
 	l := r.reads[group]
 	if l == nil {
-		l = &reads{now: &flight{done: make(chan struct{})}}
+		l = &reads{now: &sharedRead{done: make(chan struct{})}}
 		r.reads[group] = l
-		r.work.Go(func() { r.fly(group, l) })
+		r.work.Go(func() { r.readWhileWanted(group, l) })
 		return l.now, nil
 	}
 	// The engine may have answered the current read before this call.
 	if l.next == nil {
-		l.next = &flight{done: make(chan struct{})}
+		l.next = &sharedRead{done: make(chan struct{})}
 	}
 	return l.next, nil
 }
 
-// fly reads a group until nobody waits any more.
-func (r *Reader) fly(group string, l *reads) {
+// readWhileWanted reads a group until nobody waits any more.
+func (r *Reader) readWhileWanted(group string, l *reads) {
 	for f := l.now; f != nil; {
 		ctx, cancel := context.WithTimeout(r.ctx, r.timeout)
 		asked := r.clock.Now()

@@ -69,7 +69,7 @@ func (s *Stream) Nudge() { s.sub.nudge() }
 func (s *Stream) Next(ctx context.Context) []Message {
 	out := s.ready
 	s.ready = nil
-	moved := make([]*look, 0, 4) // usually one group: it stays on the stack
+	moved := make([]*groupState, 0, 4) // usually one group: it stays on the stack
 	first := false
 	for i := range s.states {
 		m := s.sub.moved(i)
@@ -102,7 +102,7 @@ func (s *Stream) Next(ctx context.Context) []Message {
 
 // begin reads the groups that are new to the stream: the feed may be behind what the client
 // has seen on another instance.
-func (s *Stream) begin(ctx context.Context, moved []*look) []store.View {
+func (s *Stream) begin(ctx context.Context, moved []*groupState) []store.View {
 	present := make([]store.View, len(moved))
 	var all sync.WaitGroup
 	for i, m := range moved {
@@ -119,7 +119,7 @@ func (s *Stream) begin(ctx context.Context, moved []*look) []store.View {
 	return present
 }
 
-func (s *Stream) first(ctx context.Context, i int, read store.View, m *look) []Message {
+func (s *Stream) first(ctx context.Context, i int, read store.View, m *groupState) []Message {
 	v := m.view
 	switch {
 	case read.Group != "" && !(m.synced && before(at(read), at(v))):
@@ -139,7 +139,7 @@ func (s *Stream) first(ctx context.Context, i int, read store.View, m *look) []M
 }
 
 // next returns the messages for a change.
-func (s *Stream) next(ctx context.Context, i int, m *look) []Message {
+func (s *Stream) next(ctx context.Context, i int, m *groupState) []Message {
 	l, place := &s.states[i], s.cursor.Places[i].Cursor
 	switch {
 	case !m.synced:

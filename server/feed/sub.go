@@ -41,7 +41,7 @@ func (s *Sub) nudge() {
 func (s *Sub) Wake() <-chan struct{} { return s.wake }
 
 // moved returns the i-th group if it has changed since the last call, and nil otherwise.
-func (s *Sub) moved(i int) *look {
+func (s *Sub) moved(i int) *groupState {
 	at := &s.topics[i]
 	now := at.topic.now.Load()
 	if now.moves == at.seen {

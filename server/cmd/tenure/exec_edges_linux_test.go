@@ -173,7 +173,7 @@ func (e *execRig) terminalAside(t *testing.T) {
 	defer func() {
 		_ = cmd.Process.Kill()
 		<-done
-		darkens(t, read)
+		awaitTerminalClosed(t, read)
 	}()
 	until(t, "it asks", func() bool { return strings.Contains(screen.String(), "name?") })
 	if _, err := ours.WriteString("hello\n"); err != nil {

@@ -286,7 +286,7 @@ func faults() []fault {
 		}, code: 75, forced: true, early: true, says: "leadership"},
 		{name: "wrapper paused, command stopped and continued", inject: func(t *testing.T, _ *execRig, w *wrapped, pids []int) {
 			to(w.Process.Pid, syscall.SIGSTOP)
-			pester(t, pids)
+			stopAndResume(t, pids)
 		}, restore: resume, code: 75, says: "leadership"},
 	}
 }
@@ -421,9 +421,9 @@ func (e *execRig) round(t *testing.T, m fault, group string, strict bool) (late 
 	return late, e.refusedLater(t, w, r)
 }
 
-// pester stops and resumes the processes until they are gone, so that the keeper sends many
+// stopAndResume stops and resumes the processes until they are gone, so that the keeper sends many
 // messages to a wrapper that does not read.
-func pester(t *testing.T, pids []int) {
+func stopAndResume(t *testing.T, pids []int) {
 	var pestering sync.WaitGroup
 	pestering.Go(func() {
 		for slices.ContainsFunc(pids, running) {

@@ -47,7 +47,7 @@ func (e *execRig) terminal(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		_ = its.Close()
-		darkens(t, read)
+		awaitTerminalClosed(t, read)
 		_ = ours.Close()
 	}()
 	seen := 0
@@ -89,8 +89,8 @@ func (e *execRig) terminal(t *testing.T) {
 	shows("\ncode-0")
 }
 
-// darkens waits until no process has the terminal open; then its reader ends.
-func darkens(t *testing.T, read <-chan struct{}) {
+// awaitTerminalClosed waits until no process has the terminal open; then its reader ends.
+func awaitTerminalClosed(t *testing.T, read <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-read:

@@ -79,8 +79,8 @@ func (l *link) cut() {
 	}
 }
 
-// candidacy is a process that campaigns as node-1 repeatedly.
-type candidacy struct {
+// candidateProcess is a process that campaigns as node-1 repeatedly.
+type candidateProcess struct {
 	pid    int
 	tokens func() []string // the tokens that its work had
 	link   *link
@@ -104,22 +104,22 @@ func tokensIn(text string) []string {
 func TestTwoProcessesOneNodeID(t *testing.T) {
 	engine := enginetest.Cluster(t, 1).Members[0].Addr()
 	p := startServe(t, "--store", etcdURL(engine))
-	wrap := func(store, to string) func(*testing.T, string) candidacy {
-		return func(t *testing.T, group string) candidacy {
+	wrap := func(store, to string) func(*testing.T, string) candidateProcess {
+		return func(t *testing.T, group string) candidateProcess {
 			l := newLink(t, to)
 			w := execute(t, strings.Replace(store, "LINK", l.Addr().String(), 1), group, []string{"--id=node-1", "--restart=on-lost"},
 				"sh", "-c", `echo "works $TENURE_FENCING_TOKEN" >> "$DIR/works"; exec sleep 600`)
-			return candidacy{w.Process.Pid, func() []string {
+			return candidateProcess{w.Process.Pid, func() []string {
 				text, _ := os.ReadFile(filepath.Join(w.dir, "works"))
 				return tokensIn(string(text))
 			}, l}
 		}
 	}
-	example := func(d dialect) func(*testing.T, string) candidacy {
-		return func(t *testing.T, group string) candidacy {
+	example := func(d dialect) func(*testing.T, string) candidateProcess {
+		return func(t *testing.T, group string) candidateProcess {
 			l := newLink(t, strings.TrimPrefix(p.ready.URL, "http://"))
 			s := startScript(t, []string{"TENURE_STORE=http://" + l.Addr().String(), "TENURE_TTL_MS=3000"}, d.program, append([]string{group, "node-1"}, d.long...)...)
-			return candidacy{s.cmd.Process.Pid, func() []string {
+			return candidateProcess{s.cmd.Process.Pid, func() []string {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				var all strings.Builder
@@ -131,7 +131,7 @@ func TestTwoProcessesOneNodeID(t *testing.T) {
 		}
 	}
 	curl, python := dialects()[0], dialects()[1]
-	start := map[string]func(*testing.T, string) candidacy{
+	start := map[string]func(*testing.T, string) candidateProcess{
 		"exec":           wrap("http://LINK", strings.TrimPrefix(p.ready.URL, "http://")),
 		"exec on engine": wrap("etcd://LINK", engine),
 		"curl":           example(curl),

@@ -59,7 +59,7 @@ func TestServePrivate(t *testing.T) {
 		if got, want := listening(t, p.Process.Pid), []string{p.ready.Addr}; !sameElements(got, want) || len(p.ready.Store) > 0 {
 			t.Errorf("told to listen on %q, it listens on %q and names the store %q", want, got, p.ready.Store)
 		}
-		strangers(t, data)
+		tryAsOtherUser(t, data)
 		p.until("POST", "/v1/groups/billing/resign", service.ResignRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}, &out)
 		if term == 2 {
 			_ = p.Process.Kill() // leaves its socket behind
@@ -136,8 +136,8 @@ func procAddress(t *testing.T, s string) string {
 	return netip.AddrPortFrom(addr, uint16(n)).String()
 }
 
-// strangers tries to read the data and to connect to the engine as another user.
-func strangers(t *testing.T, data string) {
+// tryAsOtherUser tries to read the data and to connect to the engine as another user.
+func tryAsOtherUser(t *testing.T, data string) {
 	t.Helper()
 	socket := filepath.Join(data, "client", "etcd.sock")
 	c, err := net.Dial("unix", socket)
