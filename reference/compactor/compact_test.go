@@ -16,14 +16,14 @@ import (
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// pencil keeps the last checkpoint, and can be made to fail.
-type pencil struct {
+// checkpointWriter keeps the last checkpoint, and can be made to fail.
+type checkpointWriter struct {
 	value json.RawMessage
 	n     int
 	fail  func(n int) error
 }
 
-func (p *pencil) Write(_ context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
+func (p *checkpointWriter) Write(_ context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
 	p.n++
 	var err error
 	if p.fail != nil {
@@ -46,7 +46,7 @@ func begin(t *testing.T, of compactor.Task) compactor.Cursor {
 	return c
 }
 
-func cursor(t *testing.T, p *pencil) compactor.Cursor {
+func cursor(t *testing.T, p *checkpointWriter) compactor.Cursor {
 	t.Helper()
 	c, err := compactor.Parse(p.value)
 	if err != nil {
@@ -62,7 +62,7 @@ func fast() compactor.Config { return compactor.Config{Rate: -1, Log: slog.New(s
 func TestDeterministic(t *testing.T) {
 	var digest string
 	for range 2 {
-		p := &pencil{}
+		p := &checkpointWriter{}
 		r, err := compactor.Run(t.Context(), p, begin(t, compactor.Task{Seed: 1}), fast())
 		if err != nil || !r.Cursor.Finished() || r.Bytes != 100_000_000_000 || r.RedoneSegments != 0 {
 			t.Fatalf("%+v %v", r, err)
@@ -78,7 +78,7 @@ func TestDeterministic(t *testing.T) {
 			t.Errorf("recorded %+v, reported %+v", c, r.Cursor)
 		}
 	}
-	r, err := compactor.Run(t.Context(), &pencil{}, begin(t, compactor.Task{Seed: 2}), fast())
+	r, err := compactor.Run(t.Context(), &checkpointWriter{}, begin(t, compactor.Task{Seed: 2}), fast())
 	if err != nil || r.Cursor.Digest == digest {
 		t.Error("another seed gives the same segments")
 	}
@@ -88,13 +88,13 @@ func TestDeterministic(t *testing.T) {
 // same. The redone count is at least what was done twice, and at most one claim for each
 // leader.
 func TestLeadersGoOn(t *testing.T) {
-	whole, err := compactor.Run(t.Context(), &pencil{}, begin(t, task), fast())
+	whole, err := compactor.Run(t.Context(), &checkpointWriter{}, begin(t, task), fast())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		p := &pencil{}
+		p := &checkpointWriter{}
 		c := begin(t, task)
 		did := make(map[int64]int)
 		leaders := int64(0)
@@ -149,10 +149,10 @@ func TestLeadersGoOn(t *testing.T) {
 // After a leader was killed, the next one reports what it had to redo. A leader that stops in
 // order leaves nothing to redo.
 func TestRedone(t *testing.T) {
-	stopAt := func(segment int64, last bool) *pencil {
+	stopAt := func(segment int64, last bool) *checkpointWriter {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		p := &pencil{}
+		p := &checkpointWriter{}
 		cfg := fast()
 		cfg.Every = 10
 		cfg.Progress = func(c compactor.Cursor) {
@@ -184,7 +184,7 @@ func TestRedone(t *testing.T) {
 // ended for ordinary writes, but allows this one. After a refused write nothing more is
 // written.
 func TestHandoverOnCheckpoint(t *testing.T) {
-	whole, err := compactor.Run(t.Context(), &pencil{}, begin(t, task), fast())
+	whole, err := compactor.Run(t.Context(), &checkpointWriter{}, begin(t, task), fast())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestHandoverOnCheckpoint(t *testing.T) {
 		{"refused", 4, &fence.StaleError{}, 20, 0},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		p, tried := &pencil{}, 0
+		p, tried := &checkpointWriter{}, 0
 		p.fail = func(n int) error {
 			if n != tt.at {
 				return nil
@@ -233,7 +233,7 @@ func TestPace(t *testing.T) {
 	cfg := fast()
 	cfg.Rate = 100_000_000
 	began := time.Now()
-	if _, err := compactor.Run(t.Context(), &pencil{}, begin(t, compactor.Task{Bytes: 30_000_000, SegmentBytes: 1_000_000}), cfg); err != nil {
+	if _, err := compactor.Run(t.Context(), &checkpointWriter{}, begin(t, compactor.Task{Bytes: 30_000_000, SegmentBytes: 1_000_000}), cfg); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took < 290*time.Millisecond {
@@ -244,7 +244,7 @@ func TestPace(t *testing.T) {
 // A refused write stops the run at once, an invalid task is refused, and a finished task
 // stays finished.
 func TestStops(t *testing.T) {
-	p := &pencil{fail: func(n int) error {
+	p := &checkpointWriter{fail: func(n int) error {
 		if n == 3 {
 			return &fence.StaleError{}
 		}
@@ -266,7 +266,7 @@ func TestStops(t *testing.T) {
 	}
 	c := begin(t, task)
 	c.Done = c.Bytes
-	p = &pencil{}
+	p = &checkpointWriter{}
 	if r, err := compactor.Run(t.Context(), p, c, fast()); err != nil || r.Segments != 0 || p.n != 0 {
 		t.Errorf("what is done: %+v %v", r, err)
 	}

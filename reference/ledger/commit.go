@@ -44,7 +44,7 @@ func (l *Ledger) commit(group []*op) {
 		return
 	}
 	if err != nil {
-		l.unmade.Store(!database.Poisoned(err))
+		l.writeFailed.Store(!database.Poisoned(err))
 		l.cfg.Logger.Error("commit failed", "batches", len(group), "err", err)
 		for _, o := range group {
 			o.finish(state.Verdict{Err: err})
@@ -53,7 +53,7 @@ func (l *Ledger) commit(group []*op) {
 	}
 	now := l.cfg.Clock.Now()
 	if l.wrote.Load() >= l.began.Load() {
-		l.unmade.Store(false)
+		l.writeFailed.Store(false)
 	}
 	for i, o := range group {
 		l.metrics.judged(o, verdicts[i], now)

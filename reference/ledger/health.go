@@ -49,7 +49,7 @@ func (l *Ledger) Verify(ctx context.Context, seen api.Identity) (api.Identity, e
 // writable returns an error if the ledger cannot write.
 func (l *Ledger) writable(ctx context.Context) error {
 	fresh := func(at int64) bool { return at != 0 && l.cfg.Clock.Now().Sub(clock.Instant(at)) < probeEvery }
-	if fresh(l.wrote.Load()) && !l.unmade.Load() {
+	if fresh(l.wrote.Load()) && !l.writeFailed.Load() {
 		return nil
 	}
 	select {
@@ -62,7 +62,7 @@ func (l *Ledger) writable(ctx context.Context) error {
 		return l.probeErr
 	}
 	v := l.wait(ctx, &op{kind: probe})
-	if errors.Is(v.Err, api.ErrBusy) && !l.unmade.Load() {
+	if errors.Is(v.Err, api.ErrBusy) && !l.writeFailed.Load() {
 		return nil // other callers write
 	}
 	if v.Err != nil && !errors.Is(v.Err, api.ErrDataLost) {

@@ -17,14 +17,14 @@ import (
 
 // Ledger is an open ledger. It is safe for concurrent use.
 type Ledger struct {
-	cfg     Config
-	db      *database.DB
-	queue   *queue
-	metrics *metrics
-	stopped chan struct{}
-	began   atomic.Int64 // the commit under way, as an instant; 0: none
-	wrote   atomic.Int64 // the last commit that wrote something, as an instant; 0: none
-	unmade  atomic.Bool  // the last commit that had something to write failed
+	cfg         Config
+	db          *database.DB
+	queue       *queue
+	metrics     *metrics
+	stopped     chan struct{}
+	began       atomic.Int64 // the commit under way, as an instant; 0: none
+	wrote       atomic.Int64 // the last commit that wrote something, as an instant; 0: none
+	writeFailed atomic.Bool  // the last commit that had something to write failed
 
 	// known is the identity that the last commit saw.
 	known atomic.Pointer[api.Identity]
@@ -54,7 +54,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	l.metrics.know(known)
+	l.metrics.addResources(known)
 	first, err := l.Identity(ctx)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())

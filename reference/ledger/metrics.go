@@ -88,8 +88,8 @@ func newMetrics(cfg Config, queued func() int) *metrics {
 	return m
 }
 
-// know adds resources to leaders_acting before they are written to.
-func (m *metrics) know(resources map[string]state.Counters) {
+// addResources adds resources to leaders_acting before they are written to.
+func (m *metrics) addResources(resources map[string]state.Counters) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for name, c := range resources {

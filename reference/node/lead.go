@@ -93,7 +93,7 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 	<-work.Done()
 	n.leading.Store(nil)
 	parts.Wait()
-	n.know(l.Sequencer.Last())
+	n.recordTaken(l.Sequencer.Last())
 	writer.Close() // waits for callers of /jobs and the like, which write with it too
 	cause := context.Cause(work)
 	if err := term.Check(); err != nil {
@@ -204,12 +204,12 @@ func (n *Node) skip(ctx context.Context, w *fencedwriter.TermWriter, past *past)
 		}
 		past.lastSeq = last
 	}
-	n.know(past.lastSeq)
+	n.recordTaken(past.lastSeq)
 	return nil
 }
 
-// know records that a number was taken.
-func (n *Node) know(seq uint64) {
+// recordTaken records that a number was taken.
+func (n *Node) recordTaken(seq uint64) {
 	for {
 		if old := n.highest.Load(); old >= seq || n.highest.CompareAndSwap(old, seq) {
 			return
@@ -223,7 +223,7 @@ func (n *Node) readSequence(ctx context.Context) (uint64, error) {
 	if errors.Is(err, ledgerapi.ErrNotFound) {
 		return 0, nil
 	}
-	n.know(s.LastSeq)
+	n.recordTaken(s.LastSeq)
 	return s.LastSeq, err
 }
 

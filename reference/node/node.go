@@ -75,7 +75,7 @@ func (n *Node) Run(ctx context.Context, handler http.Handler, ready func(api.Rea
 	if n.Address == "" {
 		n.Address = "http://" + ln.Addr().String()
 	}
-	if err := n.await(ctx, n.greet); err != nil {
+	if err := n.await(ctx, n.checkLedger); err != nil {
 		return err
 	}
 	err = n.await(ctx, func(ctx context.Context) (err error) { n.backend, err = n.open(ctx, n.Address); return err })
@@ -107,9 +107,9 @@ func (n *Node) Run(ctx context.Context, handler http.Handler, ready func(api.Rea
 }
 
 const (
-	// greetTimeout is how long a ledger may take to answer a node that starts.
-	greetTimeout = 5 * time.Second
-	closeTimeout = 5 * time.Second
+	// ledgerTimeout is how long a ledger may take to answer a node that starts.
+	ledgerTimeout = 5 * time.Second
+	closeTimeout  = 5 * time.Second
 )
 
 // New returns a node. It does nothing yet.
@@ -157,10 +157,10 @@ func (n *Node) await(ctx context.Context, try func(context.Context) error) error
 	}
 }
 
-// greet checks that the ledger is healthy: a node without a ledger could be elected but do
+// checkLedger checks that the ledger is healthy: a node without a ledger could be elected but do
 // nothing.
-func (n *Node) greet(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
+func (n *Node) checkLedger(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
 	began := n.host.Now()
 	err := n.Ledger.Healthy(ctx)

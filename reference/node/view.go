@@ -132,7 +132,7 @@ func (n *Node) refresh(ctx context.Context) {
 		return
 	}
 	if l := n.leading.Load(); l != nil {
-		n.know(l.Sequencer.Last())
+		n.recordTaken(l.Sequencer.Last())
 		return
 	}
 	if _, err := n.readSequence(ctx); err != nil {
@@ -148,7 +148,7 @@ func (n *Node) refresh(ctx context.Context) {
 func (n *Node) askLast(ctx context.Context) {
 	for _, address := range n.leaders.all() {
 		if s, ok := askStatus(ctx, address); ok && s.Group == n.Config.Group {
-			n.know(s.LastSeq)
+			n.recordTaken(s.LastSeq)
 		}
 	}
 }

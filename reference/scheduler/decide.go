@@ -24,13 +24,13 @@ func decide(job, misfire string, spec schedule.Spec, due, now, grace int64, room
 	return writes
 }
 
-// parked is how long a job whose schedule this leader cannot read is postponed. The job stays:
+// postponedMS is how long a job whose schedule this leader cannot read is postponed. The job stays:
 // another version of the program may be able to read it.
-const parked = 60 * 60 * 1000
+const postponedMS = 60 * 60 * 1000
 
-// park postpones such a job, so that it does not block the others.
-func park(job string, due, now int64) ledgerapi.FireWrite {
-	return ledgerapi.FireWrite{Job: job, DueMS: due, AtMS: due, NextMS: max(now, due) + parked, Skip: true}
+// postpone postpones such a job, so that it does not block the others.
+func postpone(job string, due, now int64) ledgerapi.FireWrite {
+	return ledgerapi.FireWrite{Job: job, DueMS: due, AtMS: due, NextMS: max(now, due) + postponedMS, Skip: true}
 }
 
 // nextTick is the instant of the tick after last: the newest multiple of every that has passed,

@@ -147,7 +147,7 @@ func TestUnreadableJob(t *testing.T) {
 	broken.Schedule = "whenever"
 	w := newWindow([]ledgerapi.Job{broken, at("good", 60)}, 1000, false, 1, 2)
 	p := w.plan(100, 1000, 5)
-	if len(p) != 2 || p[0].job.Key != "broken" || !p[0].write.Skip || p[0].write.NextMS != 100+parked || p[1].write.AtMS != 60 {
+	if len(p) != 2 || p[0].job.Key != "broken" || !p[0].write.Skip || p[0].write.NextMS != 100+postponedMS || p[1].write.AtMS != 60 {
 		t.Errorf("%+v", p)
 	}
 }

@@ -36,12 +36,12 @@ func (t *term) writeDelivered(ctx context.Context, w fencedwriter.Writer, delive
 	return err
 }
 
-// parting is how long a leader that stops tries to record deliveries.
-const parting = 2 * time.Second
+// recordTimeout is how long a leader that stops tries to record deliveries.
+const recordTimeout = 2 * time.Second
 
 // leave records deliveries that are not recorded yet, after the last request to a worker.
 func (t *term) leave(ctx context.Context, last fencedwriter.Writer) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	var err error
 	for pause := 20 * time.Millisecond; ctx.Err() == nil && !fencedwriter.Stop(err); {

@@ -143,15 +143,15 @@ func (d *dispatcher) fetchAll(ctx context.Context) (left bool, err error) {
 }
 
 const (
-	shortRest = 100 * time.Millisecond
-	longRest  = 5 * time.Second
+	shortPause = 100 * time.Millisecond
+	longPause  = 5 * time.Second
 )
 
 // lane serves one worker: it sends the standing orders when they change and when the worker is
 // reachable again, and the firings in the lane. It begins nothing after ctx has ended; a request
 // that was begun ends with sending.
 func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
-	worker, sent, rest := d.cfg.Workers[l], 0, shortRest
+	worker, sent, rest := d.cfg.Workers[l], 0, shortPause
 	wake := d.outbox.Wake(l)
 	for down := true; ctx.Err() == nil; {
 		standing, changes := d.commands()
@@ -189,7 +189,7 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 			if batch == nil {
 				sent = changes
 			}
-			down, rest = false, shortRest
+			down, rest = false, shortPause
 			d.outbox.Mark(l, false)
 			continue
 		case answer.bad, answer.busy && batch == nil:
@@ -201,7 +201,7 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 			}
 			continue
 		}
-		if !down || rest == shortRest {
+		if !down || rest == shortPause {
 			d.cfg.Log.Warn("cannot send orders to a worker", "worker", worker, "error", answer.err)
 		}
 		down = true
@@ -209,7 +209,7 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 		if !wait.For(ctx, rest) {
 			return nil
 		}
-		rest = min(2*rest, longRest)
+		rest = min(2*rest, longPause)
 	}
 	return nil
 }
@@ -233,7 +233,7 @@ func (d *dispatcher) settle(l int, batch []*outbox.Firing, a answer) {
 		}
 		d.outbox.Again(l, batch)
 	case a.definite:
-		d.spread(l, batch)
+		d.requeue(l, batch)
 	default:
 		now := d.cfg.Clock.Now()
 		for _, f := range batch {
@@ -241,13 +241,13 @@ func (d *dispatcher) settle(l int, batch []*outbox.Firing, a answer) {
 				f.Unsure = now
 			}
 		}
-		d.spread(l, batch)
+		d.requeue(l, batch)
 	}
 }
 
-// spread queues undelivered firings: for another worker, or again for this one if it may have
+// requeue queues undelivered firings: for another worker, or again for this one if it may have
 // them.
-func (d *dispatcher) spread(l int, batch []*outbox.Firing) {
+func (d *dispatcher) requeue(l int, batch []*outbox.Firing) {
 	now := d.cfg.Clock.Now()
 	var stay, leave []*outbox.Firing
 	for _, f := range batch {

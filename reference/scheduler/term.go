@@ -171,7 +171,7 @@ func (t *term) ticks(ctx context.Context) error {
 			return nil
 		}
 		looked, look = t.cfg.Clock.Now(), clock.Never
-		tryAgain, pause = 0, min(max(2*pause, shortRest), time.Second)
+		tryAgain, pause = 0, min(max(2*pause, shortPause), time.Second)
 		if err == nil {
 			pause = 0
 		} else {

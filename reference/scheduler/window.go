@@ -107,7 +107,7 @@ func (w *window) plan(now, grace int64, room int) []planned {
 		}
 		var writes []ledgerapi.FireWrite
 		if first.wrong != nil {
-			writes = []ledgerapi.FireWrite{park(first.job.Key, first.next, now)}
+			writes = []ledgerapi.FireWrite{postpone(first.job.Key, first.next, now)}
 		} else {
 			share := min(max(1, room/fairShare), room-len(all))
 			if size > 0 {

@@ -207,7 +207,7 @@ func (s *Sequencer) commit(ctx context.Context, b *batch) error {
 	default:
 		// A write of this leader that seemed lost was made after all. Nothing was taken now, so retry
 		// for these callers.
-		s.know(moved.LastSeq)
+		s.raiseLast(moved.LastSeq)
 		first, err = s.propose(ctx, b.numbers)
 	}
 	if s.cfg.Wrote != nil {
@@ -232,7 +232,7 @@ func (s *Sequencer) propose(ctx context.Context, n uint64) (first uint64, err er
 		if last < s.last {
 			return 0, wentBack(s.cfg.Name, s.last, last)
 		}
-		s.know(last)
+		s.raiseLast(last)
 		s.unsure = false
 	}
 	first = s.last + 1
@@ -240,7 +240,7 @@ func (s *Sequencer) propose(ctx context.Context, n uint64) (first uint64, err er
 	if err != nil {
 		return 0, err
 	}
-	s.know(s.last + n)
+	s.raiseLast(s.last + n)
 	return first, nil
 }
 
@@ -248,8 +248,8 @@ func wentBack(name string, from, to uint64) error {
 	return fmt.Errorf("%w: sequence %q went back from %d to %d", ledgerapi.ErrDataLost, name, from, to)
 }
 
-// know raises s.last. Only Run changes it, so Run reads it without the lock.
-func (s *Sequencer) know(last uint64) {
+// raiseLast raises s.last. Only Run changes it, so Run reads it without the lock.
+func (s *Sequencer) raiseLast(last uint64) {
 	s.mu.Lock()
 	s.last = max(s.last, last)
 	s.mu.Unlock()

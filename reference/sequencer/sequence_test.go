@@ -13,9 +13,9 @@ import (
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// book is a ledger's sequence: it accepts a range that follows the last number. do decides
+// fakeSequence is a ledger's sequence: it accepts a range that follows the last number. do decides
 // the outcome of a write: it may refuse, lose or delay it.
-type book struct {
+type fakeSequence struct {
 	mu     sync.Mutex
 	last   uint64
 	writes []ledgerapi.SequenceWrite
@@ -23,7 +23,7 @@ type book struct {
 	do     func(nth int, land func() error) error
 }
 
-func (b *book) Write(_ context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
+func (b *fakeSequence) Write(_ context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
 	w := *writes[0].Sequence
 	b.mu.Lock()
 	b.writes = append(b.writes, w)
@@ -44,7 +44,7 @@ func (b *book) Write(_ context.Context, writes ...ledgerapi.Write) (ledgerapi.An
 	return ledgerapi.Answer{}, land()
 }
 
-func (b *book) read(context.Context) (uint64, error) {
+func (b *fakeSequence) read(context.Context) (uint64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reads++
@@ -52,7 +52,7 @@ func (b *book) read(context.Context) (uint64, error) {
 }
 
 // started returns a sequencer that runs until the test stops it.
-func started(t *testing.T, b *book, change func(*Config)) (s *Sequencer, stop func() error) {
+func started(t *testing.T, b *fakeSequence, change func(*Config)) (s *Sequencer, stop func() error) {
 	t.Helper()
 	cfg := Config{Writer: b, Name: "next", Token: 7, Last: b.last, Read: b.read}
 	if change != nil {
@@ -84,7 +84,7 @@ func call(s *Sequencer, n uint64) <-chan taken {
 func TestShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
-		b := &book{last: 41, do: func(_ int, land func() error) error { <-gate; return land() }}
+		b := &fakeSequence{last: 41, do: func(_ int, land func() error) error { <-gate; return land() }}
 		s, stop := started(t, b, nil)
 		first := call(s, 1)
 		synctest.Wait()
@@ -139,7 +139,7 @@ func TestUnknown(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var late func() error
-				b := &book{do: func(nth int, land func() error) error {
+				b := &fakeSequence{do: func(nth int, land func() error) error {
 					switch {
 					case nth == 1 && when == "landed":
 						_ = land()
@@ -177,7 +177,7 @@ func TestUnknown(t *testing.T) {
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
-		b := &book{do: func(_ int, land func() error) error { <-gate; return land() }}
+		b := &fakeSequence{do: func(_ int, land func() error) error { <-gate; return land() }}
 		s, stop := started(t, b, func(c *Config) { c.Batch = 1 })
 		first := call(s, 1)
 		synctest.Wait()
@@ -210,7 +210,7 @@ func TestStop(t *testing.T) {
 // A leader that is refused hands out no more numbers, and returns why it stopped.
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &book{do: func(int, func() error) error { return &fence.StaleError{} }}
+		b := &fakeSequence{do: func(int, func() error) error { return &fence.StaleError{} }}
 		s, stop := started(t, b, nil)
 		if a := <-call(s, 1); !errors.Is(a.err, fence.ErrRefused) {
 			t.Fatalf("a refused caller: %v", a)
@@ -227,7 +227,7 @@ func TestRefused(t *testing.T) {
 // A write that certainly was not made is retried with the next caller, with the same number.
 func TestUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &book{do: func(nth int, land func() error) error {
+		b := &fakeSequence{do: func(nth int, land func() error) error {
 			if nth == 1 {
 				return ledgerapi.ErrUnavailable
 			}
@@ -250,7 +250,7 @@ func TestUnavailable(t *testing.T) {
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
-		b := &book{do: func(_ int, land func() error) error { <-gate; return land() }}
+		b := &fakeSequence{do: func(_ int, land func() error) error { <-gate; return land() }}
 		s, stop := started(t, b, func(c *Config) { c.Batch, c.Waiting = 2, 5 })
 		var request *ledgerapi.RequestError
 		for _, n := range []uint64{0, ledgerapi.MaxRange + 1} {

@@ -21,15 +21,15 @@ type Health struct {
 	patience time.Duration
 	log      *slog.Logger
 
-	mu       sync.Mutex
-	good     bool          // the last call was answered
-	silent   outage        // calls without an answer since the last answer
-	unproven outage        // failed probes and seals since the last good probe
-	failed   clock.Instant // the last of them
-	unmade   outage        // failed writes of this term since the last good one
-	refused  error         // data was lost, or another deployment has the ledger: an operator must act
-	wasReady bool
-	changed  chan struct{} // closed when the ledger can or can no longer be used
+	mu           sync.Mutex
+	answered     bool          // the last call was answered
+	unanswered   outage        // calls without an answer since the last answer
+	failedProbes outage        // lastFailure probes and seals since the last good probe
+	lastFailure  clock.Instant // the last of them
+	failedWrites outage        // lastFailure writes of this term since the last good one
+	refused      error         // data was lost, or another deployment has the ledger: an operator must act
+	wasReady     bool
+	changed      chan struct{} // closed when the ledger can or can no longer be used
 }
 
 // outage is since when something fails, and its newest error. The zero outage is none.
@@ -50,7 +50,7 @@ func New(c clock.Clock, patience time.Duration, log *slog.Logger) *Health {
 }
 
 // Begin discards what earlier terms knew about writes.
-func (h *Health) Begin() { h.note(func() { h.unmade = outage{} }) }
+func (h *Health) Begin() { h.note(func() { h.failedWrites = outage{} }) }
 
 // Unanswered: the ledger could not be reached, or could not do what was asked.
 func Unanswered(err error) bool {
@@ -62,9 +62,9 @@ func Unanswered(err error) bool {
 func (h *Health) Wrote(err error) {
 	h.note(func() {
 		if !Unanswered(err) {
-			h.unmade = outage{}
-		} else if h.unmade.since == 0 {
-			h.unmade.fail(h.clock.Now(), err)
+			h.failedWrites = outage{}
+		} else if h.failedWrites.since == 0 {
+			h.failedWrites.fail(h.clock.Now(), err)
 		}
 	})
 }
@@ -77,10 +77,10 @@ func (h *Health) Saw(err error) {
 		case errors.Is(err, ledgerapi.ErrDataLost):
 			h.refused = err
 		case Unanswered(err):
-			h.good = false
-			h.silent.fail(h.clock.Now(), err)
+			h.answered = false
+			h.unanswered.fail(h.clock.Now(), err)
 		default:
-			h.good, h.silent = true, outage{}
+			h.answered, h.unanswered = true, outage{}
 		}
 	})
 }
@@ -91,8 +91,8 @@ func (h *Health) Saw(err error) {
 func (h *Health) Probed(began clock.Instant, err error) {
 	h.note(func() {
 		switch {
-		case err == nil && began >= h.failed:
-			h.unproven, h.refused = outage{}, nil
+		case err == nil && began >= h.lastFailure:
+			h.failedProbes, h.refused = outage{}, nil
 		case err == nil:
 		case errors.Is(err, ledgerapi.ErrDataLost), errors.Is(err, fence.ErrRefused):
 			h.refused = err
@@ -116,8 +116,8 @@ func (h *Health) Sealed(err error) {
 }
 
 func (h *Health) fail(err error) {
-	h.failed = h.clock.Now()
-	h.unproven.fail(h.failed, err)
+	h.lastFailure = h.clock.Now()
+	h.failedProbes.fail(h.lastFailure, err)
 }
 
 // note makes a change. It wakes waiting goroutines if the ledger became usable or unusable.
@@ -140,7 +140,7 @@ func (h *Health) note(change func()) {
 }
 
 func (h *Health) problem() error {
-	for _, err := range []error{h.refused, h.unproven.err, h.silent.err} {
+	for _, err := range []error{h.refused, h.failedProbes.err, h.unanswered.err} {
 		if err != nil {
 			return err
 		}
@@ -164,7 +164,7 @@ func (h *Health) state() (changed <-chan struct{}, err error) {
 func (h *Health) OK() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.good && h.problem() == nil
+	return h.answered && h.problem() == nil
 }
 
 // Lasting returns an error while a leader should step down: at once if an operator must act, otherwise when the ledger
@@ -176,17 +176,17 @@ func (h *Health) Lasting() error {
 	if h.refused != nil {
 		return h.refused
 	}
-	if err := h.lasting(h.unproven, "has not been able to write"); err != nil {
+	if err := h.lasting(h.failedProbes, "has not been able to write"); err != nil {
 		return err
 	}
-	return h.lasting(h.silent, "has been unreachable")
+	return h.lasting(h.unanswered, "has been unreachable")
 }
 
 // Writable returns an error while writes have failed for longer than the patience.
 func (h *Health) Writable() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.lasting(h.unmade, "has accepted no write")
+	return h.lasting(h.failedWrites, "has accepted no write")
 }
 
 func (h *Health) lasting(o outage, what string) error {
