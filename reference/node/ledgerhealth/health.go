@@ -24,9 +24,9 @@ type Health struct {
 	mu           sync.Mutex
 	answered     bool          // the last call was answered
 	unanswered   outage        // calls without an answer since the last answer
-	failedProbes outage        // lastFailure probes and seals since the last good probe
+	failedProbes outage        // failed probes and seals since the last good probe
 	lastFailure  clock.Instant // the last of them
-	failedWrites outage        // lastFailure writes of this term since the last good one
+	failedWrites outage        // failed writes of this term since the last good one
 	refused      error         // data was lost, or another deployment has the ledger: an operator must act
 	wasReady     bool
 	changed      chan struct{} // closed when the ledger can or can no longer be used
