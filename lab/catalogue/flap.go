@@ -58,9 +58,9 @@ func flapScript(d time.Duration) trial.Loop {
 	}}
 }
 
-// unseated counts the changes of leader, those whose leader had not been cut off, and the
+// leaderChanges counts the changes of leader, those whose leader had not been cut off, and the
 // cuts that did not hit the leader. It also measures the times between terms.
-func unseated(o trial.Outcome) (ended, uncut, astray int64, between measure.Series) {
+func leaderChanges(o trial.Outcome) (ended, uncut, astray int64, between measure.Series) {
 	cut := map[fence.Token]bool{}
 	for _, r := range o.Rounds {
 		if r.Kind == flapCut {
@@ -121,7 +121,7 @@ func judgeFlap(j measure.Judge, o trial.Outcome) {
 		// One call is pending when the cut begins, and the last one ends with it.
 		calls += int64(r.Healed.Sub(r.Begun)/timeout) + 2
 	}
-	ended, uncut, astray, between := unseated(o)
+	ended, uncut, astray, between := leaderChanges(o)
 	least := o.TTL - time.Duration(o.Report.Run.BeatMS)*time.Millisecond
 	fewest := int64(o.Trial.Rounds) // in a single round every cut may be a short one
 	if fewest == 1 {

@@ -13,13 +13,13 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// litter is an object with a pointer, for the garbage collector to follow.
-type litter struct {
-	next *litter
+// garbageNode is an object with a pointer, for the garbage collector to follow.
+type garbageNode struct {
+	next *garbageNode
 	body [7]uint64
 }
 
-const litterBytes = 64
+const garbageNodeBytes = 64
 
 // postGarbage keeps the garbage collector busy for as long as the request lasts: it fills the
 // heap with pointers and keeps allocating, so that the collector never idles. It ends after
@@ -41,11 +41,11 @@ func (h *Hooks) postGarbage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer h.collecting.Store(false)
-	kept := make([]*litter, 1<<10)
-	many := ask.HeapMB << 20 / litterBytes
+	kept := make([]*garbageNode, 1<<10)
+	many := ask.HeapMB << 20 / garbageNodeBytes
 	for i := range many {
 		at := &kept[i%len(kept)]
-		*at = &litter{next: *at}
+		*at = &garbageNode{next: *at}
 	}
 	// Set this after the heap has grown, because growing it at one percent would take a collection at each step.
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
@@ -53,14 +53,14 @@ func (h *Hooks) postGarbage(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	var before, after debug.GCStats
 	debug.ReadGCStats(&before)
-	scatter(ctx, kept, many/50)
+	allocateGarbage(ctx, kept, many/50)
 	debug.ReadGCStats(&after)
 	httpapi.WriteJSON(w, http.StatusOK, labapi.Collected{Cycles: after.NumGC - before.NumGC, Stopped: (after.PauseTotal - before.PauseTotal).Microseconds()})
 }
 
-// scatter allocates many objects every 20 ms and keeps kept alive. With fifty times as many
+// allocateGarbage allocates many objects every 20 ms and keeps kept alive. With fifty times as many
 // in kept, at one percent of growth a collection is always due.
-func scatter(ctx context.Context, kept []*litter, many int) {
+func allocateGarbage(ctx context.Context, kept []*garbageNode, many int) {
 	every := time.NewTicker(20 * time.Millisecond)
 	defer every.Stop()
 	for {
@@ -70,9 +70,9 @@ func scatter(ctx context.Context, kept []*litter, many int) {
 			return
 		case <-every.C:
 		}
-		var waste *litter
+		var waste *garbageNode
 		for range many {
-			waste = &litter{next: waste}
+			waste = &garbageNode{next: waste}
 		}
 		kept[0].body[1] += waste.body[0]
 	}

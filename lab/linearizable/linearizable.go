@@ -19,7 +19,7 @@ type Decide = func(porcupine.Model, []porcupine.Operation, time.Duration) porcup
 // calls that contradict each other.
 func Check(calls []history.Call, within time.Duration, decide Decide) (result porcupine.CheckResult, places []history.Place, what string) {
 	if result = decide(sequenceModel(), operations(calls), within); result == porcupine.Illegal {
-		places, what = culprit(calls)
+		places, what = contradiction(calls)
 	}
 	return result, places, what
 }
@@ -55,8 +55,8 @@ func operations(calls []history.Call) []porcupine.Operation {
 	return ops
 }
 
-// culprit names two calls, sorted by number, that contradict each other.
-func culprit(calls []history.Call) ([]history.Place, string) {
+// contradiction names two calls, sorted by number, that contradict each other.
+func contradiction(calls []history.Call) ([]history.Place, string) {
 	for i := 1; i < len(calls); i++ {
 		a, b := calls[i-1], calls[i]
 		switch {

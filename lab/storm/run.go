@@ -32,8 +32,8 @@ type injectedFault struct {
 	Kind string `json:"kind"`
 	Aim  string `json:"aim"`
 	chaos.Fault
-	// Bit: the evidence shows the effect. Only such faults count.
-	Bit bool `json:"bit"`
+	// HadEffect: the evidence shows the effect. Only such faults count.
+	HadEffect bool `json:"bit"`
 	// Problem is why the fault could not be set, had no effect, or ended in another way than
 	// planned. Unhealed: something of it may be left.
 	Problem  string `json:"problem,omitempty"`
@@ -47,11 +47,11 @@ type stormRun struct {
 	lasts   time.Duration
 	planned int // faults
 
-	mu    sync.Mutex
-	out   *json.Encoder
-	bit   int // faults with an effect
-	kinds map[string]bool
-	wrong error // of the record or the history
+	mu         sync.Mutex
+	out        *json.Encoder
+	withEffect int // faults with an effect
+	kinds      map[string]bool
+	wrong      error // of the record or the history
 }
 
 // play plays a plan for a time, heals everything, and waits as long as recovery may take.
@@ -144,10 +144,10 @@ func (w *stormRun) progress() string {
 	defer w.mu.Unlock()
 	about := w.planned
 	const few = 10
-	if w.bit > few {
-		about = int(float64(w.bit) * float64(w.lasts) / float64(clock.System().Now().Sub(w.begun)))
+	if w.withEffect > few {
+		about = int(float64(w.withEffect) * float64(w.lasts) / float64(clock.System().Now().Sub(w.begun)))
 	}
-	return fmt.Sprintf("fault %d of about %d, %d kinds so far", w.bit+1, max(about, w.bit+1), len(w.kinds))
+	return fmt.Sprintf("fault %d of about %d, %d kinds so far", w.withEffect+1, max(about, w.withEffect+1), len(w.kinds))
 }
 
 // inject injects a planned fault, again if its target went away meanwhile, and records it.
@@ -217,14 +217,14 @@ func final(err error) bool {
 // record writes a fault to the storm's record, and to the history if it was in effect.
 func (w *stormRun) record(b plannedFault, f chaos.Fault, err error) {
 	missed := errors.Is(err, chaos.ErrNoEffect) || errors.Is(err, inspect.ErrChanged)
-	r := injectedFault{Step: b.step, Kind: b.Kind, Aim: b.Aim, Fault: f, Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
+	r := injectedFault{Step: b.step, Kind: b.Kind, Aim: b.Aim, Fault: f, HadEffect: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
 	if err != nil {
 		r.Problem = err.Error()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if r.Bit {
-		w.bit++
+	if r.HadEffect {
+		w.withEffect++
 		w.kinds[b.Kind] = true
 		w.Say("%s of %s had an effect: %s", b.Kind, f.Target, f.Evidence)
 	} else {
@@ -247,9 +247,9 @@ func (r injectedFault) inHistory() []history.Fault {
 	f.Name = r.Kind
 	killed := f.Class == history.ClassKill
 	switch {
-	case !r.Bit && killed:
+	case !r.HadEffect && killed:
 		return nil
-	case !r.Bit:
+	case !r.HadEffect:
 		f.Missed = cmp.Or(r.Problem, "it left no evidence")
 	case killed:
 		f.Healed, f.Set, f.Held = f.Begun, 0, 0 // it excuses nothing that the node does after its restart
@@ -261,12 +261,12 @@ func (r injectedFault) inHistory() []history.Fault {
 		change(&p)
 		all = append(all, p)
 	}
-	if r.Bit && r.Stopped > 0 && r.Stopped < r.Begun { // until it was killed it could not see its term end
+	if r.HadEffect && r.Stopped > 0 && r.Stopped < r.Begun { // until it was killed it could not see its term end
 		part(": stood still", history.ClassPause, func(p *history.Fault) {
 			p.Begun, p.Healed, p.Proof.Kind = r.Stopped, r.Begun, history.ProofStopped
 		})
 	}
-	if r.Bit && r.Kind == "stop-leader" { // a process that does not stop in time does not record the end of its term
+	if r.HadEffect && r.Kind == "stop-leader" { // a process that does not stop in time does not record the end of its term
 		part(": gone", history.ClassKill, func(p *history.Fault) { p.Begun, p.Set, p.Held = f.Healed, 0, 0 })
 	}
 	if f.Class == history.ClassQuorum && r.Name == chaos.Partition { // the engine ran, and no node reached it

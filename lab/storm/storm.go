@@ -140,10 +140,10 @@ func judge(j measure.Judge, o trial.Outcome) {
 		j.Bar("faults", err.Error(), "a record", false)
 		return
 	}
-	bit, unhealed, names := 0, int64(0), map[string]bool{}
+	withEffect, unhealed, names := 0, int64(0), map[string]bool{}
 	for _, f := range faults {
-		if f.Bit {
-			bit++
+		if f.HadEffect {
+			withEffect++
 			names[f.Kind] = true
 		}
 		if f.Unhealed {
@@ -155,7 +155,7 @@ func judge(j measure.Judge, o trial.Outcome) {
 	if lasts < 5*time.Minute {
 		variety = 4
 	}
-	j.AtLeast("faults that bit", bit, min(200, int(200*lasts/FullLength)))
+	j.AtLeast("faults that bit", withEffect, min(200, int(200*lasts/FullLength)))
 	j.AtLeast("kinds of them", len(names), variety)
 	if o.Unfenced {
 		j.Some("stale writes accepted", o.Damage.Applied)
@@ -188,24 +188,24 @@ func panics(dir string) (n int64) {
 func kindTable(j measure.Judge, o trial.Outcome, faults []injectedFault) {
 	type row [4]int // faults injected, faults with an effect, writes refused, changes of leader
 	rows := map[string]*row{}
-	var bit []injectedFault
+	var withEffect []injectedFault
 	for _, f := range faults {
 		if rows[f.Kind] == nil {
 			rows[f.Kind] = &row{}
 		}
 		rows[f.Kind][0]++
-		if f.Bit {
+		if f.HadEffect {
 			rows[f.Kind][1]++
-			bit = append(bit, f)
+			withEffect = append(withEffect, f)
 		}
 	}
-	slices.SortStableFunc(bit, func(a, b injectedFault) int { return cmp.Compare(a.Begun, b.Begun) })
+	slices.SortStableFunc(withEffect, func(a, b injectedFault) int { return cmp.Compare(a.Begun, b.Begun) })
 	by := func(at clock.Instant) *row {
-		i, _ := slices.BinarySearchFunc(bit, at, func(f injectedFault, at clock.Instant) int { return cmp.Compare(f.Begun, at) })
+		i, _ := slices.BinarySearchFunc(withEffect, at, func(f injectedFault, at clock.Instant) int { return cmp.Compare(f.Begun, at) })
 		if i == 0 {
 			return &row{} // before the first fault
 		}
-		return rows[bit[i-1].Kind]
+		return rows[withEffect[i-1].Kind]
 	}
 	for _, t := range o.Report.Terms {
 		if t.Began > 0 {
@@ -231,7 +231,7 @@ func kindTable(j measure.Judge, o trial.Outcome, faults []injectedFault) {
 func aimTable(j measure.Judge, faults []injectedFault) {
 	counts := map[string]int{}
 	for _, f := range faults {
-		if f.Bit {
+		if f.HadEffect {
 			counts["bit, aimed: "+f.Aim]++
 			continue
 		}

@@ -130,14 +130,14 @@ func TestStormHistory(t *testing.T) {
 		name   string
 		healed bool
 	}{
-		{injectedFault{Kind: "pause-between", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassPause, 1, "pause-between", true},
+		{injectedFault{Kind: "pause-between", HadEffect: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassPause, 1, "pause-between", true},
 		{injectedFault{Kind: "pause-leader-long", Problem: "changed", Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20}}, history.ClassPause, 1, "pause-leader-long", true},
-		{injectedFault{Kind: "kill-granted", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassKill, 1, "kill-granted", false},
+		{injectedFault{Kind: "kill-granted", HadEffect: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassKill, 1, "kill-granted", false},
 		{injectedFault{Kind: "kill-leader", Problem: "changed", Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20}}, "", 0, "", false},
-		{injectedFault{Kind: "stop-leader", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, "", 2, "stop-leader", true},
-		{injectedFault{Kind: "kill-ledger", Bit: true, Fault: chaos.Fault{Target: "ledger", Begun: 10, Healed: 20, Evidence: "x"}}, "", 1, "kill-ledger", true},
-		{injectedFault{Kind: "quorum-lost", Bit: true, Fault: chaos.Fault{Target: "engine-1,engine-2", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassQuorum, 3, "quorum-lost", true},
-		{injectedFault{Kind: "quorum-lost", Bit: true, Fault: chaos.Fault{Name: chaos.Partition, Target: "engine", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassQuorum, 1, "quorum-lost", true},
+		{injectedFault{Kind: "stop-leader", HadEffect: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, "", 2, "stop-leader", true},
+		{injectedFault{Kind: "kill-ledger", HadEffect: true, Fault: chaos.Fault{Target: "ledger", Begun: 10, Healed: 20, Evidence: "x"}}, "", 1, "kill-ledger", true},
+		{injectedFault{Kind: "quorum-lost", HadEffect: true, Fault: chaos.Fault{Target: "engine-1,engine-2", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassQuorum, 3, "quorum-lost", true},
+		{injectedFault{Kind: "quorum-lost", HadEffect: true, Fault: chaos.Fault{Name: chaos.Partition, Target: "engine", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassQuorum, 1, "quorum-lost", true},
 		{injectedFault{Kind: "cut-engine", Problem: "nobody leads"}, "", 0, "", false},
 	} {
 		got := tt.in.inHistory()
@@ -145,7 +145,7 @@ func TestStormHistory(t *testing.T) {
 			t.Fatalf("%+v: %+v", tt.in, got)
 		}
 		for i, f := range got {
-			if (f.Evidence == "") == tt.in.Bit || (f.Missed == "") != tt.in.Bit || (f.PartOf == "") != (i == 0) || f.Counts() != (tt.in.Bit && i == 0) || f.Healed < f.Begun || i == 0 && (f.Class != tt.class || f.Name != tt.name || (f.Healed > f.Begun) != tt.healed) {
+			if (f.Evidence == "") == tt.in.HadEffect || (f.Missed == "") != tt.in.HadEffect || (f.PartOf == "") != (i == 0) || f.Counts() != (tt.in.HadEffect && i == 0) || f.Healed < f.Begun || i == 0 && (f.Class != tt.class || f.Name != tt.name || (f.Healed > f.Begun) != tt.healed) {
 				t.Errorf("%+v: %+v", tt.in, f)
 			}
 		}
@@ -162,7 +162,7 @@ func TestStormJudged(t *testing.T) {
 		var b strings.Builder
 		out := json.NewEncoder(&b)
 		for i := range n {
-			s := injectedFault{Step: i, Kind: fmt.Sprint("kind-", i%10), Aim: aimLeader, Bit: true, Fault: chaos.Fault{Begun: 1, Healed: 2, Evidence: "x"}}
+			s := injectedFault{Step: i, Kind: fmt.Sprint("kind-", i%10), Aim: aimLeader, HadEffect: true, Fault: chaos.Fault{Begun: 1, Healed: 2, Evidence: "x"}}
 			if change != nil {
 				change(i, &s)
 			}
@@ -194,7 +194,7 @@ func TestStormJudged(t *testing.T) {
 	}{
 		{record(200, nil), ""},
 		{record(199, nil), "faults that bit"},
-		{record(300, func(i int, s *injectedFault) { s.Bit = i%2 == 0 }), "faults that bit; raft-1s: kinds of them"},
+		{record(300, func(i int, s *injectedFault) { s.HadEffect = i%2 == 0 }), "faults that bit; raft-1s: kinds of them"},
 		{record(200, func(_ int, s *injectedFault) { s.Kind = "kill-leader" }), "kinds of them"},
 		{record(201, func(i int, s *injectedFault) { s.Unhealed = i == 200 }), "not healed"},
 		{unrefused, "stale writes refused"},
@@ -246,7 +246,7 @@ func TestStormMoments(t *testing.T) {
 		t.Errorf("%s", &shown)
 	}
 	for _, s := range seen {
-		if !s.Bit || s.Unhealed {
+		if !s.HadEffect || s.Unhealed {
 			t.Errorf("%+v", s)
 		}
 	}
@@ -289,7 +289,7 @@ func TestAimTable(t *testing.T) {
 	t.Parallel()
 	var s measure.Summary
 	aimTable(measure.Judge{Summary: &s}, []injectedFault{
-		{Aim: aimLeader, Bit: true},
+		{Aim: aimLeader, HadEffect: true},
 		{Problem: inspect.ErrChanged.Error() + ": node-1 no longer leads"},
 		{Problem: inspect.ErrChanged.Error() + ": node-2 no longer leads"},
 		{Problem: chaos.ErrNoEffect.Error() + ": it left no trace"},

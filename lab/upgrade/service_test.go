@@ -46,14 +46,14 @@ func (t *term) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// crew has the members of one group, and the file that each writes to when it leads.
-type crew struct {
+// groupMembers has the members of one group, and the file that each writes to when it leads.
+type groupMembers struct {
 	t    *testing.T
 	book string
 }
 
 // join starts a member, which campaigns.
-func (c *crew) join(m *member) {
+func (c *groupMembers) join(m *member) {
 	c.t.Helper()
 	m.process = start(c.t, m.tenure, "exec", "--store="+m.store, "--id="+m.id, "--ttl="+ttl, "--restart=on-lost", "billing", "--",
 		"sh", "-c", `echo "$TENURE_NODE $TENURE_FENCING_TOKEN" >> "$0"; exec sleep 1000`, c.book)
@@ -63,7 +63,7 @@ func (c *crew) join(m *member) {
 }
 
 // led returns the members that have led, in order; their tokens must rise.
-func (c *crew) led() []string {
+func (c *groupMembers) led() []string {
 	c.t.Helper()
 	text, _ := os.ReadFile(c.book)
 	var ids []string
@@ -80,7 +80,7 @@ func (c *crew) led() []string {
 }
 
 // leads waits until a member leads as the nth.
-func (c *crew) leads(m *member, n int) {
+func (c *groupMembers) leads(m *member, n int) {
 	c.t.Helper()
 	until(c.t, fmt.Sprintf("%s leads as number %d", m.id, n), func() bool { return len(c.led()) >= n })
 	if ids := c.led(); len(ids) != n || ids[n-1] != m.id {
@@ -99,7 +99,7 @@ func TestServices(t *testing.T) {
 		serve(t, old.tenure, "serve", "--listen=127.0.0.1:0", engine),
 		serve(t, now.tenure, "serve", "--listen=127.0.0.1:0", engine),
 	}
-	c := &crew{t: t, book: filepath.Join(t.TempDir(), "book")}
+	c := &groupMembers{t: t, book: filepath.Join(t.TempDir(), "book")}
 	a := &member{id: "previous-through-this", tenure: old.tenure, store: services[1].URL}
 	b := &member{id: "this-through-previous", tenure: now.tenure, store: services[0].URL}
 	d := &member{id: "this-through-this", tenure: now.tenure, store: services[1].URL}

@@ -16,8 +16,8 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// itself is a program's description of itself.
-type itself struct {
+// versionInfo is a program's description of itself.
+type versionInfo struct {
 	Format int `json:"record_format"`
 }
 
@@ -27,7 +27,7 @@ func TestRecords(t *testing.T) {
 	t.Parallel()
 	old, now := versions(t)
 	for _, v := range []version{old, now} {
-		if is := read[itself](t, v.tenure, "version"); is.Format != kv.Format {
+		if is := read[versionInfo](t, v.tenure, "version"); is.Format != kv.Format {
 			t.Fatalf("the %s version writes format %d, and this one %d: a version that reads both and writes the older must come first (docs/operations.md, Upgrade)", v.name, is.Format, kv.Format)
 		}
 	}
@@ -46,7 +46,7 @@ func TestRecords(t *testing.T) {
 		}
 	}
 	for _, way := range []struct{ by, to version }{{old, now}, {now, old}} {
-		lays(t, store, way.by, way.to)
+		checkObeyed(t, store, way.by, way.to)
 	}
 	// A candidate whose session was closed by force stops, and both versions know why.
 	must(t, now.tenure, "step-down", "held-previous", "--force", "--yes", store)
@@ -63,8 +63,8 @@ func TestRecords(t *testing.T) {
 	formats(t, cluster.Endpoints())
 }
 
-// lays checks that one version sees and obeys what the other wrote.
-func lays(t *testing.T, store string, by, to version) {
+// checkObeyed checks that one version sees and obeys what the other wrote.
+func checkObeyed(t *testing.T, store string, by, to version) {
 	t.Helper()
 	must(t, by.tenure, "policy", "set", "laid-"+by.name, "--min-ttl=4s", "--max-ttl=1m", "--members=a,b", "--fenced=false", store)
 	show := map[string]string{"previous": "get", "this": "show"} // the previous version has the former name

@@ -27,20 +27,20 @@ type answer struct {
 	Error string          `json:"error,omitempty"`
 }
 
-// teller writes lines with their time: the time of day and the seconds since the start, both
+// timedWriter writes lines with their time: the time of day and the seconds since the start, both
 // from one clock.
-type teller struct {
+type timedWriter struct {
 	mu    sync.Mutex
 	w     io.Writer
 	start clock.Instant
 	wall  time.Time
 }
 
-func newTeller(w io.Writer) *teller {
-	return &teller{w: w, start: clock.System().Now(), wall: time.Now()}
+func newTimedWriter(w io.Writer) *timedWriter {
+	return &timedWriter{w: w, start: clock.System().Now(), wall: time.Now()}
 }
 
-func (t *teller) say(at clock.Instant, what string) {
+func (t *timedWriter) say(at clock.Instant, what string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := at.Sub(t.start)
@@ -55,7 +55,7 @@ func (s *settings) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	tell := newTeller(stderr)
+	tell := newTimedWriter(stderr)
 	f.Event = tell.say
 	if s.verb == "heal" {
 		return f.Heal(ctx)
