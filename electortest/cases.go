@@ -418,13 +418,13 @@ func closed(c *check) {
 }
 
 // observe collects what an observer sees.
-func (c *check) observe(p *candidate) <-chan sight {
+func (c *check) observe(p *candidate) <-chan observation {
 	const most = 1000
-	seen := make(chan sight, most)
+	seen := make(chan observation, most)
 	c.background.Go(func() {
 		for l, err := range p.Elector().Leaders(c.ctx) {
 			select {
-			case seen <- sight{l, err}:
+			case seen <- observation{l, err}:
 			default:
 				c.Errorf("an observer got more than %d values", most)
 				return
@@ -434,13 +434,13 @@ func (c *check) observe(p *candidate) <-chan sight {
 	return seen
 }
 
-type sight struct {
+type observation struct {
 	tenure.Leader
 	err error
 }
 
 // until reads up to the state of the term with the token. Tokens must not go down on the way.
-func (c *check) until(seen <-chan sight, token fence.Token, state tenure.State) (read []sight) {
+func (c *check) until(seen <-chan observation, token fence.Token, state tenure.State) (read []observation) {
 	last := fence.Token(0)
 	for {
 		s := receives(c, "the observer is told of the term", seen, c.Failover)
@@ -555,7 +555,7 @@ func sealing(c *check, broken sealer, says string) {
 	a, b := c.start("a"), c.start("b")
 	pause := max(c.Lease/10, 10*time.Millisecond)
 	var seals, worked atomic.Int32
-	var log logbook
+	var log logCollector
 	start := time.Now()
 	l := c.lead(a, func(context.Context, *tenure.Term) error {
 		worked.Add(1)

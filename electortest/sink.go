@@ -33,24 +33,24 @@ func (f sealer) Seal(ctx context.Context, s fence.Stamp) error { return f(ctx, s
 // silent discards Lead's warnings.
 func silent() tenure.Option { return tenure.WithLog(slog.New(slog.DiscardHandler)) }
 
-// logbook collects the log of Lead.
-type logbook struct {
+// logCollector collects the log of Lead.
+type logCollector struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (l *logbook) Write(p []byte) (int, error) {
+func (l *logCollector) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-func (l *logbook) says(what string) bool {
+func (l *logCollector) says(what string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Contains(l.text.String(), what)
 }
 
-func (l *logbook) option() tenure.Option {
+func (l *logCollector) option() tenure.Option {
 	return tenure.WithLog(slog.New(slog.NewTextHandler(l, nil)))
 }

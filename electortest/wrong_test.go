@@ -412,10 +412,10 @@ func TestWrong(t *testing.T) {
 	}
 }
 
-// deaf is a process that does not stop when it is closed.
-type deaf struct{ Process }
+// unstoppable is a process that does not stop when it is closed.
+type unstoppable struct{ Process }
 
-func (deaf) Close(context.Context) error { return nil }
+func (unstoppable) Close(context.Context) error { return nil }
 
 // A process that claims to be closed but is not is caught.
 func TestDeaf(t *testing.T) {
@@ -427,7 +427,7 @@ func TestDeaf(t *testing.T) {
 	e.Start = func(t *testing.T, group, id string) Process {
 		p := start(t, group, id)
 		ends = append(ends, p)
-		return deaf{p}
+		return unstoppable{p}
 	}
 	catch(t, e, "closed", "a campaign of the closed process returns: not in")
 	for _, p := range ends {
