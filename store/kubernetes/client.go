@@ -19,26 +19,26 @@ import (
 )
 
 const (
-	// refusedFor: an API server that starts refuses callers before it knows its roles. So a verb
-	// that was allowed before is denied only after this time.
+	// refusedFor is how long a verb that was allowed before must be refused until it counts as
+	// denied. An API server that starts refuses callers before it has loaded its roles.
 	refusedFor = 30 * time.Second
-	// maxCalls bounds the calls under way. client-go keeps as many connections.
+	// maxCalls bounds the concurrent calls. client-go keeps as many connections.
 	maxCalls = 25
 )
 
-// do sends a request. Only one that the API server had no time for is sent again: client-go
-// would also repeat a request that may have been carried out.
+// do sends a request. It retries only if the API server was too busy: client-go would also
+// retry a request that may have taken effect.
 func (d *driver) do(ctx context.Context, verb string, into runtime.Object, req *rest.Request) error {
 	for d.of(req); ; {
 		select {
-		case d.turns <- struct{}{}:
+		case d.slots <- struct{}{}:
 		case <-ctx.Done():
 			return d.explain(verb, context.Cause(ctx))
 		case <-d.ctx.Done():
 			return kv.ErrClosed
 		}
 		r := req.Do(ctx)
-		<-d.turns
+		<-d.slots
 		err := r.Error()
 		if err == nil && into != nil {
 			err = r.Into(into)
@@ -57,8 +57,8 @@ func (d *driver) of(r *rest.Request) *rest.Request {
 	return r.Namespace(d.cfg.Namespace).Resource("leases").MaxRetries(0)
 }
 
-// explain says what an error means. Answers about one Lease (conflict, not found, exists) stay
-// as they are.
+// explain adds the meaning to an error. Answers about one Lease (conflict, not found, exists)
+// are returned unchanged.
 func (d *driver) explain(verb string, err error) error {
 	refused := apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
 	d.mu.Lock()
@@ -70,12 +70,12 @@ func (d *driver) explain(verb string, err error) error {
 		since = time.Now()
 		d.refused[verb] = since
 	}
-	passing := before && time.Since(since) < refusedFor
+	temporary := before && time.Since(since) < refusedFor
 	d.mu.Unlock()
 	switch what := fmt.Sprintf("kubernetes: %s leases in namespace %q at %s", verb, d.cfg.Namespace, d.cfg.REST.Host); {
 	case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsAlreadyExists(err), apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		return err
-	case refused && passing:
+	case refused && temporary:
 		return fmt.Errorf("%s: refused, although it was allowed before: %w", what, err)
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%s: %w: the API server does not accept the token or certificate, or it has expired", what, store.ErrUnauthenticated)
@@ -110,7 +110,7 @@ func (d *driver) check(ctx context.Context) error {
 		{"create", dry(post(d.rest, o))},
 		{"patch", dry(d.rest.Patch(types.MergePatchType)).Name(o.Metadata.Name).Body([]byte("{}"))},
 		{"delete", dry(d.rest.Delete()).Name(o.Metadata.Name)},
-		// A watch that is allowed goes on to its parameters, and these are wrong.
+		// The API server checks the right to watch before the parameters, which are wrong.
 		{"watch", d.rest.Get().Param("watch", "true").Param("timeoutSeconds", "wrong")},
 	} {
 		err := d.do(ctx, try.verb, nil, try.req)

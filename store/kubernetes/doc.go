@@ -3,14 +3,14 @@
 // # Limitations
 //
 //   - The API server keeps what it acknowledged, as long as its etcd does.
-//   - A TTL is at least 1 s, or Config.MinTTL. Candidates observe each other's sessions; no clock
-//     of the cluster is involved. A silent session ends after its TTL and up to an eighth of it
-//     more. A session that nobody observes lives on.
+//   - A TTL is at least 1 s, or Config.MinTTL. Candidates observe each other's sessions; the
+//     cluster's clocks are not used. A silent session ends after its TTL and up to an eighth of it
+//     more. A session that nobody observes stays alive.
 //   - A transaction has one Lease, so a grant takes about ten requests. Use store/etcd for
 //     thousands of groups.
-//   - At rest a candidate sends its keep-alives, reads the leader's session eight times in a TTL,
-//     and watches. A keep-alive is not announced to those who watch.
-//   - Deleting the Lease of a session's beat ends that session at once. Its process learns it
+//   - An idle candidate sends its keep-alives, reads the leader's session eight times in a TTL,
+//     and watches. Watches do not deliver keep-alives.
+//   - Deleting the Lease of a session's beat ends that session at once. Its process learns this
 //     with its next keep-alive. Until then it believes that it leads, and only a fence stops it.
 //
 // # Lost data
@@ -20,13 +20,13 @@
 //
 //   - a deleted record, "meta" or "incarnation" Lease, and Leases that a backup tool restored or
 //     copied into another cluster: every client;
-//   - an etcd that was restored, and a record that was deleted with its grant: clients that run
-//     meanwhile.
+//   - an etcd that was restored, and a record that was deleted with its grant: clients that were
+//     running at the time.
 //
-// If everything was deleted and all clients were restarted, a deployment with another name
-// begins, which sinks refuse, unless Config.Deployment is set. deploy/kubernetes/protect.yaml
-// prevents deletion by hand. Leases have no finalizer: it would also prevent the deletion of
-// their namespace.
+// If everything was deleted and all clients were restarted, they begin a deployment with another
+// name, which sinks refuse, unless Config.Deployment is set. deploy/kubernetes/protect.yaml
+// prevents deletion by hand. Leases have no finalizer, because it would also prevent the
+// deletion of their namespace.
 //
 // # Rights
 //
@@ -36,12 +36,12 @@
 // # Layout
 //
 // "kubectl get leases -l tenure/kind=record" shows who leads each group. A Lease is named after
-// its key (tenure.record.billing), and kv's value is its annotation "tenure/value". The spec is
-// for people:
+// its key (tenure.record.billing), and its annotation "tenure/value" has the value. The spec is
+// only for display:
 //
 //	record/{group}     holderIdentity, leaseTransitions (grants so far), renewTime (last change)
 //	session/{session}  holderIdentity, leaseDurationSeconds
-//	beat/{session}     renewTime: exists while the session lives
+//	beat/{session}     renewTime: exists while the session is alive
 //
 // The other keys are those of package kv. A key's version is the resourceVersion.
 package kubernetes

@@ -26,35 +26,35 @@ import (
 const (
 	storeLabel = "tenure/store" // Config.Name
 	kindLabel  = "tenure/kind"  // record, session, beat, …
-	quietLabel = "tenure/quiet" // the last write need not be announced: watches leave the Lease out
+	quietLabel = "tenure/quiet" // watches leave the Lease out, because its last write was quiet
 
 	valueNote   = "tenure/value"
-	createdNote = "tenure/created" // version of the first write; not there: it was the last one
-	writeNote   = "tenure/write"   // differs with each write, so that no write leaves the version as it is
+	createdNote = "tenure/created" // version of the first write; missing: there was only one write
+	writeNote   = "tenure/write"   // differs with each write, so that every write changes the version
 )
 
 const (
 	maxName = 253     // of a Lease
-	maxSeen = 1 << 16 // versions that are remembered
-	// page is how many Leases one answer has at most.
+	maxSeen = 1 << 16 // cached versions
+	// page is the largest number of Leases in one answer.
 	page = 500
-	// incarnationKey is a Lease of the driver. Its UID tells whether the Leases were copied into
+	// incarnationKey is a Lease of the driver. Its UID shows whether the Leases were copied into
 	// another cluster, as by a backup tool.
 	incarnationKey = "incarnation"
 )
 
-// driver knows Leases.
+// driver is a kv.Driver for Leases.
 type driver struct {
 	cfg    Config
 	rest   rest.Interface
 	params runtime.ParameterCodec
 	ctx    context.Context // ends with close
 	cancel context.CancelFunc
-	turns  chan struct{} // bounds the calls under way
+	slots  chan struct{} // bounds the concurrent calls
 
 	mu      sync.Mutex
-	seen    map[string]kv.Item   // by key, without values: what was read last
-	refused map[string]time.Time // by verb: since when, zero if it is allowed
+	seen    map[string]kv.Item   // by key: the last read, without its value
+	refused map[string]time.Time // by verb: since when it is refused; zero: it is allowed
 }
 
 var _ kv.Driver = (*driver)(nil)
@@ -106,8 +106,8 @@ func (d *driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return r, nil
 }
 
-// write writes or deletes a key if the condition holds, from the version that it has. If that is
-// the version of the condition it need not be read.
+// write writes or deletes a key if the condition holds, from its current version. It reads the
+// key first, unless the cached version is the one in the condition.
 func (d *driver) write(ctx context.Context, cond []kv.Cond, w kv.Write) (ok bool, version uint64, err error) {
 	d.mu.Lock()
 	now := d.seen[w.Key]
@@ -145,7 +145,7 @@ func (d *driver) create(ctx context.Context, w kv.Write) (version uint64, err er
 	o.Metadata.Name = d.name(w.Key)
 	o.Metadata.Labels[storeLabel], o.Metadata.Labels[kindLabel] = &d.cfg.Name, new(kindOf(w.Key))
 	if !w.Quiet {
-		delete(o.Metadata.Labels, quietLabel) // here nil would be a value
+		delete(o.Metadata.Labels, quietLabel) // in a create, nil would be a value
 	}
 	i, err := d.call(ctx, "create", w.Key, post(d.rest, o))
 	if apierrors.IsNotFound(err) {
@@ -158,15 +158,15 @@ func (d *driver) noNamespace() error {
 	return &store.ArgumentError{Field: "namespace", Value: d.cfg.Namespace, Rule: "does not exist: create it, or name another"}
 }
 
-// patch changes a Lease that has the version. An update would create one that is missing.
+// patch changes a Lease if it has the version. An update would create a missing Lease.
 func (d *driver) patch(ctx context.Context, now kv.Item, o object) (version uint64, err error) {
 	o.Metadata.ResourceVersion = strconv.FormatUint(now.Version, 10)
 	i, err := d.call(ctx, "patch", now.Key, d.rest.Patch(types.MergePatchType).Name(d.name(now.Key)).Body(encode(o)))
 	return i.Version, err
 }
 
-// remove deletes a Lease that has the version. Watches do not see that of a quiet one, so it is
-// made a loud one before.
+// remove deletes a Lease if it has the version. Watches leave out Leases with the quiet label, so
+// remove takes the label away first.
 func (d *driver) remove(ctx context.Context, now kv.Item, w kv.Write) (err error) {
 	if !w.Quiet {
 		if now.Version, err = d.patch(ctx, now, object{Metadata: metadata{Labels: map[string]*string{quietLabel: nil}}}); err != nil {
@@ -177,13 +177,13 @@ func (d *driver) remove(ctx context.Context, now kv.Item, w kv.Write) (err error
 	return d.do(ctx, "delete", nil, d.rest.Delete().Name(d.name(w.Key)).Body(&meta.DeleteOptions{Preconditions: &only}))
 }
 
-// read is linearizable: the API server asks etcd's quorum.
+// read is linearizable: the API server reads from etcd with a quorum.
 func (d *driver) read(ctx context.Context, key string) (kv.Item, error) {
 	i, err := d.call(ctx, "get", key, d.rest.Get().Name(d.name(key)))
 	return i, ignoreNotFound(err)
 }
 
-// call sends a request for the Lease of a key and returns what it has then.
+// call sends a request for the Lease of a key and returns its new state.
 func (d *driver) call(ctx context.Context, verb, key string, r *rest.Request) (kv.Item, error) {
 	var l coordination.Lease
 	if err := d.do(ctx, verb, &l, r); err != nil {
@@ -192,7 +192,7 @@ func (d *driver) call(ctx context.Context, verb, key string, r *rest.Request) (k
 	return d.item(&l)
 }
 
-// item is what a Lease has.
+// item returns the item of a Lease and caches its version.
 func (d *driver) item(l *coordination.Lease) (kv.Item, error) {
 	i := kv.Item{Key: d.key(l), Value: []byte(l.Annotations[valueNote])}
 	var err error
@@ -211,7 +211,7 @@ func (d *driver) item(l *coordination.Lease) (kv.Item, error) {
 	return i, nil
 }
 
-// List implements kv.Driver. Names are not in the order of keys, so all of a kind are read.
+// List implements kv.Driver. Names sort differently from keys, so it reads all Leases of a kind.
 func (d *driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
 	ctx, cancel := kv.Bounded(ctx)
 	defer cancel()

@@ -7,8 +7,8 @@ import (
 )
 
 // Names of Leases are DNS names: labels of a-z, 0-9 and - that are joined with dots. A key is
-// split into runs that are such labels, and into other bytes, which become a label of x and
-// their hexadecimal digits. Two runs that follow each other have a slash between them:
+// split into runs that are such labels, and into other bytes. The other bytes become a label of
+// x and their hexadecimal digits. Between two adjacent runs there is a slash:
 //
 //	record/billing-eu    record.billing-eu
 //	record/a_b           record.a.x5f.b
@@ -32,7 +32,7 @@ func encodeKey(key string) string {
 		text := key[found[0]:found[1]]
 		other += key[at:found[0]]
 		if at = found[1]; bytes.MatchString(text) {
-			other += text // it looks like bytes
+			other += text // it looks like an encoded label
 			continue
 		}
 		flush(true)

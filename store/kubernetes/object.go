@@ -11,7 +11,7 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// object is a Lease as it is created and patched: nil clears a field.
+// object is a Lease in a create or patch request. In a patch, nil clears a field.
 type object struct {
 	Metadata metadata `json:"metadata"`
 	Spec     *spec    `json:"spec,omitempty"`
@@ -24,7 +24,7 @@ type metadata struct {
 	Annotations     map[string]string  `json:"annotations,omitempty"`
 }
 
-// spec is for people: nothing is decided from it.
+// spec is only for display: the driver does not read it.
 type spec struct {
 	HolderIdentity       *string         `json:"holderIdentity"`
 	LeaseDurationSeconds *int64          `json:"leaseDurationSeconds"`
@@ -32,7 +32,7 @@ type spec struct {
 	LeaseTransitions     *int64          `json:"leaseTransitions"`
 }
 
-// newObject is a Lease with the value of a write.
+// newObject returns a Lease with the value of a write.
 func newObject(w kv.Write) object {
 	o := object{
 		Metadata: metadata{
@@ -47,7 +47,7 @@ func newObject(w kv.Write) object {
 	return o
 }
 
-// newSpec shows people what kv's value says.
+// newSpec returns the value of a write for display.
 func newSpec(w kv.Write) *spec {
 	var v struct {
 		NodeID  *string `json:"node_id"`

@@ -20,15 +20,15 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// Config says where the Leases are. The zero value is complete in a pod.
+// Config configures a store in Leases. The zero value is complete in a pod.
 type Config struct {
 	// Namespace of the Leases. It must exist. Default: the pod's, or that of the kubeconfig.
 	Namespace string
 	// Name begins the name of every Lease. Deployments that share a namespace need different
 	// ones. Default "tenure".
 	Name string
-	// REST says how to connect, as other clients of Kubernetes have it. Default: the kubeconfig,
-	// or the pod's service account.
+	// REST is client-go's configuration of the connection. Default: from the kubeconfig, or from
+	// the pod's service account.
 	REST *rest.Config
 	// Kubeconfig is a file. Default: $KUBECONFIG, then ~/.kube/config. Context is one of its
 	// contexts. Default: the current one.
@@ -42,7 +42,7 @@ type Config struct {
 
 const (
 	defaultName = "tenure"
-	// maxPrefix is the length of Config.Name at most: the longest key must fit behind it.
+	// maxPrefix is the maximum length of Config.Name: the longest key must fit after it.
 	maxPrefix = 40
 	minTTL    = time.Second
 	maxTTL    = 24 * time.Hour
@@ -52,14 +52,14 @@ const (
 
 var nameRule = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
-// Caps is what a store with the default configuration can do.
+// Caps returns the capabilities of a store with the default configuration.
 func Caps() store.Caps { return (&driver{cfg: Config{MinTTL: minTTL}}).Caps().Store() }
 
 // Parse reads a URL: kubernetes://NAMESPACE?name=NAME&kubeconfig=FILE&context=CONTEXT. All parts
 // have the defaults of Config.
 func Parse(text string) (Config, error) {
 	u, err := url.Parse(text)
-	// The URL is not repeated in errors: somebody may have put a secret into it.
+	// The error does not repeat the URL, which may have a secret.
 	if err != nil || u.Scheme != "kubernetes" || u.User != nil || u.Port() != "" || u.Path != "" && u.Path != "/" || u.Opaque != "" || u.Fragment != "" {
 		return Config{}, &store.ArgumentError{Field: "store", Rule: "must be kubernetes://NAMESPACE?name=NAME&kubeconfig=FILE&context=CONTEXT"}
 	}
@@ -79,8 +79,8 @@ type Store = kv.Store
 
 var _ store.Store = (*Store)(nil)
 
-// Open checks the namespace and the rights, and reads, or at first use writes, what belongs to
-// the deployment. It fails within the context's deadline (5 s for each step if it has none).
+// Open checks the namespace and the rights, and reads the description of the deployment, or writes
+// it at first use. It fails within the context's deadline (5 s for each step if it has none).
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	d, err := newDriver(cfg)
 	if err != nil {
@@ -93,7 +93,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return kv.Open(ctx, d, kv.Config{Deployment: cfg.Deployment})
 }
 
-// Close ends watches and later calls.
+// Close ends watches and makes later calls fail.
 func (d *driver) Close() { d.cancel() }
 
 func newDriver(cfg Config) (*driver, error) {
@@ -127,22 +127,22 @@ func newDriver(cfg Config) (*driver, error) {
 	if err := coordination.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	meta.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // what errors are made of
+	meta.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // for decoding errors
 	cfg.REST = rest.CopyConfig(cfg.REST)
 	cfg.REST.APIPath, cfg.REST.GroupVersion = "/apis", &coordination.SchemeGroupVersion
 	cfg.REST.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	cfg.REST.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	cfg.REST.ContentType = runtime.ContentTypeJSON
-	// client-go holds back calls beyond 5 in a second.
+	// By default client-go limits calls to 5 per second.
 	cfg.REST.QPS, cfg.REST.RateLimiter = -1, nil
 	// With HTTP/2 all calls share one connection, and client-go takes 45 s to notice that it is
-	// cut off.
+	// dead.
 	cfg.REST.NextProtos = []string{"http/1.1"}
 	client, err := rest.RESTClientFor(cfg.REST)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: connect to %s: %w: %w", cfg.REST.Host, store.ErrInvalid, err)
 	}
-	d := &driver{cfg: cfg, rest: client, params: runtime.NewParameterCodec(scheme), turns: make(chan struct{}, maxCalls), seen: map[string]kv.Item{}, refused: map[string]time.Time{}}
+	d := &driver{cfg: cfg, rest: client, params: runtime.NewParameterCodec(scheme), slots: make(chan struct{}, maxCalls), seen: map[string]kv.Item{}, refused: map[string]time.Time{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d, nil
 }

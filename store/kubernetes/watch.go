@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// watchFor is how long one request watches. The API server ends it, and shortly before it
-	// tells the version that the next one goes on from, so that it misses nothing. A watch
-	// that does not end was cut off.
+	// watchFor is how long one request watches. The API server ends it, and shortly before sends
+	// the version from which the next request continues, so that no change is missed. If the
+	// request does not end, the connection is dead.
 	watchFor = 10 * time.Second
-	// listFor is how long a watch may take to begin.
+	// listFor bounds the start of a watch.
 	listFor = 5 * time.Second
-	// silentFor is how long after that a watch may be silent.
+	// silentFor is how much longer than watchFor a request may take.
 	silentFor = 3 * time.Second
-	// giveUpAfter is how long a watch goes on without an answer before it ends.
+	// giveUpAfter is how long a watch continues without an answer before it ends.
 	giveUpAfter = 10 * time.Second
 )
 
@@ -36,7 +36,7 @@ func (d *driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 		return func(ctx context.Context) error {
 			err := w.run(ctx)
 			if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-				w.version = "" // what happened meanwhile is no longer known
+				w.version = "" // the API server no longer has the changes since this version
 				w.Heard()
 			}
 			return err
@@ -47,10 +47,10 @@ func (d *driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 type watch struct {
 	*kv.Follow
 	d       *driver
-	version string // known so far. "": nothing is
+	version string // the newest that is known; "": none
 }
 
-// run yields what one request tells, until it ends. nil: it ended in time.
+// run yields the changes of one request until it ends. It returns nil if the request ended in time.
 func (w *watch) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

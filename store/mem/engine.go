@@ -12,10 +12,10 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// Engine is a whole key-value engine as a value. Its methods take the present instant, which
-// must not go back. It is for one goroutine at a time.
+// Engine is a key-value engine without a lock and a clock. Its methods take the current time,
+// which must not go back. It is not safe for concurrent use.
 //
-// I1: every lease is in queue once, and its deadline is after the last instant told.
+// I1: every lease is in queue once, and its deadline is after the last time that was passed.
 // I2: keys is sorted and lists exactly the keys of items.
 type Engine struct {
 	data
@@ -41,7 +41,7 @@ type leased struct {
 	id       string
 	ttl      time.Duration
 	deadline clock.Instant
-	due      clock.Instant // its place in the queue: a renewal moves the deadline only
+	due      clock.Instant // its order in the queue: a renewal changes only the deadline
 	at       int
 	keys     map[string]bool
 }
@@ -86,7 +86,7 @@ func (e *Engine) Commit(now clock.Instant, t kv.Txn) kv.Result {
 	return r
 }
 
-// write makes one write at the present index.
+// write makes one write at the current index.
 func (e *Engine) write(w kv.Write) uint64 {
 	old, had := e.items[w.Key]
 	if had && old.lease != "" {
@@ -124,7 +124,7 @@ func (e *Engine) remove(key string, quiet bool) {
 	}
 }
 
-// Changed returns what changed since the last call, in its order.
+// Changed returns the changes since the last call, in order.
 func (e *Engine) Changed() []kv.Change {
 	c := e.changed
 	e.changed = nil
@@ -148,7 +148,7 @@ func (e *Engine) List(now clock.Instant, prefix, after string, limit int) []kv.I
 	return out
 }
 
-// Grant begins a lease, or finds it living.
+// Grant starts a lease. If it is already alive, nothing changes.
 func (e *Engine) Grant(now clock.Instant, id string, ttl time.Duration) time.Duration {
 	e.Expire(now)
 	if l := e.leases[id]; l != nil {
@@ -162,7 +162,7 @@ func (e *Engine) Grant(now clock.Instant, id string, ttl time.Duration) time.Dur
 	return ttl
 }
 
-// Lives reports whether there is a lease.
+// Lives reports whether the lease is alive.
 func (e *Engine) Lives(now clock.Instant, id string) bool {
 	e.Expire(now)
 	return e.leases[id] != nil
@@ -195,7 +195,7 @@ func (e *Engine) Revoke(now clock.Instant, id string) {
 	}
 }
 
-// Expire ends the leases that have run out, in the order in which they did.
+// Expire ends the leases that have expired, in the order of their deadlines.
 func (e *Engine) Expire(now clock.Instant) {
 	for len(e.queue) > 0 && e.queue[0].due <= now {
 		l := e.queue[0]
@@ -238,13 +238,13 @@ func (e *Engine) Restart(now clock.Instant) {
 	}
 }
 
-// Snapshot is a backup: a copy of what an engine would have on its disk.
+// Snapshot is a backup of the stored data.
 type Snapshot struct{ data data }
 
-// Snapshot copies what is stored.
+// Snapshot returns a copy of the stored data.
 func (e *Engine) Snapshot() *Snapshot { return &Snapshot{e.data.clone()} }
 
-// Restore replaces the data by a backup and gives its leases their whole TTL.
+// Restore replaces the stored data with a backup, and gives its leases their full TTL.
 func (e *Engine) Restore(now clock.Instant, s *Snapshot) {
 	e.data = s.data.clone()
 	e.keys = slices.Sorted(maps.Keys(e.items))
@@ -272,7 +272,7 @@ func (d *data) clone() data {
 // Get reads a key without expiring leases, for tests.
 func (e *Engine) Get(key string) kv.Item { return e.items[key].Item }
 
-// Index counts changes.
+// Index is the number of changes so far.
 func (e *Engine) Index() uint64 { return e.index }
 
 func (e *Engine) incarnation() kv.Incarnation { return kv.Incarnation{ID: "memory", Index: e.index} }

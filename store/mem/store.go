@@ -21,15 +21,15 @@ type Options struct {
 	Deployment string
 	// MinTTL and MaxTTL bound the TTL of sessions. Default 10 ms and 24 h.
 	MinTTL, MaxTTL time.Duration
-	// Keys bounds the keys of a transaction. Default 512; 1 is like Kubernetes.
+	// Keys bounds the keys of a transaction. Default 512. With 1 it behaves like Kubernetes.
 	Keys int
 	// Observed: the engine does not expire sessions by itself.
 	Observed bool
 	// Hints: watches deliver hints instead of values.
 	Hints bool
-	// Clock is what expiry is measured on. Default clock.System().
+	// Clock measures expiry. Default clock.System().
 	Clock clock.Clock
-	// Plant is what the tests plant.
+	// Plant has planted bugs, for tests.
 	Plant plant.Set
 }
 
@@ -52,7 +52,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Caps are those of a driver with the options.
+// Caps returns the capabilities of a driver with the options.
 func (o Options) Caps() kv.Caps {
 	o = o.withDefaults()
 	return kv.Caps{
@@ -61,18 +61,18 @@ func (o Options) Caps() kv.Caps {
 	}
 }
 
-// Store is a lease store for one process: a kv.Store over a Driver of its own.
+// Store is a store.Store for one process: a kv.Store over its own Driver.
 type Store struct {
 	*kv.Store
 	Driver *Driver
 }
 
-// New returns an empty store. Close ends it.
+// New returns an empty store. The caller must call Close.
 func New(o Options) *Store {
 	d := NewDriver(o)
 	s, err := d.Open()
 	if err != nil {
-		panic("mem: " + err.Error()) // memory answers
+		panic("mem: " + err.Error()) // impossible: memory does not fail
 	}
 	return &Store{s, d}
 }
@@ -135,7 +135,7 @@ func (d *Driver) expire() {
 	}
 }
 
-// publish tells the watchers what changed, and arms the timer for the next expiry. d.mu is
+// publish sends the changes to the watchers, and sets the timer for the next expiry. d.mu is
 // held.
 func (d *Driver) publish() {
 	for _, c := range d.engine.Changed() {
@@ -174,7 +174,7 @@ func (d *Driver) Do(f func(now clock.Instant, e *Engine)) {
 	})
 }
 
-// Close ends the engine: watches end with an error, and so does every later call.
+// Close ends the engine. Watches and later calls fail.
 func (d *Driver) Close() {
 	d.mu.Lock()
 	first := !d.down
@@ -234,7 +234,7 @@ func (d *Driver) Revoke(ctx context.Context, id string) error {
 	return err
 }
 
-// watcher holds the changes that a watch has not yielded yet.
+// watcher queues the changes that a watch has not yielded yet.
 type watcher struct {
 	prefixes []string
 	hints    bool
@@ -243,7 +243,7 @@ type watcher struct {
 	wake     chan struct{}
 }
 
-// maxQueue bounds what waits for a slow reader; beyond it, anything may have changed.
+// maxQueue bounds the queue of a slow reader. Beyond it, the watch reports a gap.
 const maxQueue = 1 << 14
 
 func (w *watcher) add(c kv.Change) {

@@ -16,14 +16,14 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// Driver knows the table and the procedure.
+// Driver is a kv.Driver for PostgreSQL.
 type Driver struct {
 	cfg  Config
 	pool *pgxpool.Pool
-	own  bool // the pool is ours
-	// loses is what the server can lose, as far as its settings tell.
+	own  bool // Close closes the pool
+	// loses says what the server can lose, judging by its settings.
 	loses string
-	// The statements use no prepared statement, which a transaction pooler would lose.
+	// They are not used as prepared statements, which a transaction pooler would lose.
 	commit, list, count string
 	ctx                 context.Context // ends with Close
 	cancel              context.CancelFunc
@@ -31,8 +31,8 @@ type Driver struct {
 
 var _ kv.Driver = (*Driver)(nil)
 
-// NewDriver returns the driver alone. It connects with its first call, and expects the
-// schema to exist.
+// NewDriver returns the driver without a store. It connects with its first call. The schema must
+// exist.
 func NewDriver(cfg Config) (*Driver, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -72,13 +72,13 @@ func (d *Driver) Caps() kv.Caps {
 	return kv.Caps{Engine: "postgres", MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxKeys, Loses: d.loses, Prefix: d.cfg.Schema + ".items "}
 }
 
-// Conditions of the procedure that are no version.
+// Conditions of the procedure that are not versions.
 const (
 	none       = -2
 	anyVersion = -1 // kv.Any
 )
 
-// step is what a commit does with one key.
+// step is the condition and the write of one key.
 type step struct {
 	want  int64
 	act   int32 // 0: nothing, 1: set, 2: delete
@@ -126,13 +126,13 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 		s := steps[k]
 		wants[i], acts[i], values[i] = s.want, s.act, s.value
 	}
-	// Commits that are counted wait for each other. Keep-alives are not: nothing is lost with one.
+	// Counted commits run one after the other. Keep-alives are not counted: losing one does no harm.
 	counted := len(announce) > 0 || len(t.Then) > 1
 	a, err := d.procedure(ctx, "commit", len(t.Then) == 0, keys, wants, acts, values, announce, counted, t.Read, t.Else)
 	if err != nil {
 		return kv.Result{}, err
 	}
-	r := kv.Result{OK: a.ok, Index: uint64(a.index), Incarnation: a.life}
+	r := kv.Result{OK: a.ok, Index: uint64(a.index), Incarnation: a.incarnation}
 	reads := t.Read
 	if r.OK {
 		for _, w := range t.Then {
@@ -148,20 +148,20 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return r, nil
 }
 
-// answer is what the procedure returns.
+// answer is the answer of the procedure.
 type answer struct {
 	ok                              bool
 	index, began                    int64
-	life                            string
+	incarnation                     string
 	versions, readVersions, created []int64
 	values                          [][]byte
 }
 
-// procedure calls it.
+// procedure calls the procedure commit.
 func (d *Driver) procedure(ctx context.Context, what string, reads bool, args ...any) (a answer, err error) {
 	err = d.call(ctx, what, reads, func(ctx context.Context) error {
 		return d.pool.QueryRow(ctx, d.commit, append([]any{pgx.QueryExecModeExec}, args...)...).
-			Scan(&a.ok, &a.versions, &a.index, &a.life, &a.began, &a.values, &a.readVersions, &a.created)
+			Scan(&a.ok, &a.versions, &a.index, &a.incarnation, &a.began, &a.values, &a.readVersions, &a.created)
 	})
 	return a, err
 }
@@ -184,13 +184,13 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 }
 
 // Incarnation implements kv.Driver. Its id changes with every start of the server and every
-// promotion. What was committed up to Began is there.
+// promotion. The server has everything that was committed up to Began.
 func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
 	a, err := d.procedure(ctx, "read the incarnation", true, nil, nil, nil, nil, nil, false, nil, nil)
-	return kv.Incarnation{ID: a.life, Began: uint64(a.began), Index: uint64(a.index)}, err
+	return kv.Incarnation{ID: a.incarnation, Began: uint64(a.began), Index: uint64(a.index)}, err
 }
 
-// call bounds a call, repeats it if that is safe, and classifies errors.
+// call gives a call a deadline, retries it if that is safe, and classifies errors.
 func (d *Driver) call(ctx context.Context, what string, reads bool, f func(context.Context) error) error {
 	ctx, cancel := kv.Bounded(ctx)
 	defer cancel()
@@ -202,7 +202,7 @@ func (d *Driver) call(ctx context.Context, what string, reads bool, f func(conte
 		var pg *pgconn.PgError
 		answered := errors.As(err, &pg) && pg.SeverityUnlocalized != "FATAL" && pg.SeverityUnlocalized != "PANIC"
 		if d.own && !answered && !errors.Is(ctx.Err(), context.Canceled) {
-			d.pool.Reset() // the other connections are probably as dead as this one
+			d.pool.Reset() // the other connections are probably broken too
 		}
 		again := answered && (pg.Code == "40001" || pg.Code == "40P01") ||
 			!answered && (reads || pgconn.SafeToRetry(err)) && !errors.As(err, new(*pgconn.ConnectError))
@@ -213,7 +213,7 @@ func (d *Driver) call(ctx context.Context, what string, reads bool, f func(conte
 	}
 }
 
-// classify marks the errors that stay until somebody changes something, and adds the remedy.
+// classify marks permanent errors, and adds the remedy.
 func (d *Driver) classify(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {

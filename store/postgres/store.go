@@ -19,17 +19,17 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// Config says where the database is.
+// Config configures a store in PostgreSQL.
 type Config struct {
 	// URL of the database, such as "postgres://app@db1,db2/billing". Passwords may come from
 	// PGPASSWORD, a PGPASSFILE or the URL. With several hosts the one that accepts writes is
 	// used. URL or Pool is required.
 	URL string
-	// Pool is used instead of connections of its own, so that election and fence share it. A
-	// watch opens one more connection with its configuration. Close leaves it open.
+	// Pool, if set, is used instead of own connections, so that election and fence share it. A
+	// watch opens one more connection with its configuration. Close does not close the pool.
 	Pool *pgxpool.Pool
-	// Schema that has the table, the sequence and the procedure: one deployment each. Lower-case
-	// letters, digits and _. Default "tenure_store", which is no role's default search path.
+	// Schema of the table, the sequence and the procedure. Each deployment needs its own. Lower-case
+	// letters, digits and _. Default "tenure_store", which is in no role's default search path.
 	Schema string
 	// Deployment names a schema that is used for the first time. Default: random. A store
 	// that takes the place of another one needs its name, because sinks know it.
@@ -48,11 +48,11 @@ const version = 1
 
 const (
 	maxTTL = 24 * time.Hour
-	// lateness is a slow commit.
+	// lateness is the time of a slow commit.
 	lateness = 100 * time.Millisecond
 	// maxKeys bounds the time for which a commit holds its locks.
 	maxKeys = 256
-	// oldest version of the server: COMMIT AND CHAIN in procedures.
+	// oldest is the first version of the server with COMMIT AND CHAIN in procedures.
 	oldest = 120000
 	loses  = "a failover to an asynchronous standby loses the last commits: set synchronous_standby_names"
 )
@@ -62,7 +62,7 @@ type Store = kv.Store
 
 var _ store.Store = (*Store)(nil)
 
-// Open connects, creates the schema at first use, and reads what belongs to the deployment. It
+// Open connects, creates the schema at first use, and reads the description of the deployment. It
 // fails within the context's deadline (5 s if it has none).
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	ctx, cancel := kv.Bounded(ctx)
@@ -83,12 +83,12 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return nil, fmt.Errorf("open database %q on %s:%d as %q: %w", c.Database, c.Host, c.Port, c.User, err)
 }
 
-// Caps is what a store with the default configuration can do.
+// Caps returns the capabilities of a store with the default configuration.
 func Caps() store.Caps {
 	return (&Driver{cfg: Config{}.withDefaults(), loses: loses}).Caps().Store()
 }
 
-// schemaParameter of a URL is not PostgreSQL's.
+// schemaParameter is a URL parameter of this package, not of PostgreSQL.
 const schemaParameter = "tenure_schema"
 
 // Parse reads "postgres://user@host:port,host:port/database?tenure_schema=name". All other
@@ -105,7 +105,7 @@ func Parse(raw string) (Config, error) {
 	return cfg, cfg.withDefaults().validate()
 }
 
-// badURL does not contain the URL, which may have a password.
+// badURL is an error without the URL, which may have a password.
 func badURL(rule string) error { return &store.ArgumentError{Field: "PostgreSQL URL", Rule: rule} }
 
 func (c Config) withDefaults() Config {
@@ -158,7 +158,7 @@ func parse(raw string) (*pgxpool.Config, error) {
 	return pc, nil
 }
 
-// Migrate creates the schema if it is missing. It changes nothing if it cannot do everything.
+// Migrate creates the schema if it is missing, completely or not at all.
 func (d *Driver) Migrate(ctx context.Context) error {
 	for created := false; ; created = true {
 		var server, found int

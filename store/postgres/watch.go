@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// probeEvery is how often a watch that receives notifications reads the count of commits.
-	// It shows a dead connection, and a pooler that lost the LISTEN.
+	// probeEvery is how often a watch that receives notifications reads the count of commits, to
+	// notice a dead connection, and a pooler that lost the LISTEN.
 	probeEvery = 2500 * time.Millisecond
-	// pollEvery is how often a watch without notifications does.
+	// pollEvery is how often a watch without notifications reads it.
 	pollEvery = 250 * time.Millisecond
 	// probeWithin bounds a probe.
 	probeWithin = 2 * time.Second
-	// giveUpAfter is how long a watch goes without the server before it ends.
+	// giveUpAfter is how long a watch continues without the server before it ends.
 	giveUpAfter = 10 * time.Second
 )
 
-// Watch implements kv.Driver on a connection of its own.
+// Watch implements kv.Driver with its own connection.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
 	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: 100 * time.Millisecond, GiveUp: giveUpAfter}.Watch(ctx, func(f *kv.Follow) func(context.Context) error {
 		w := &watch{Follow: f, d: d, ticked: time.Now()}
@@ -44,7 +44,7 @@ type watch struct {
 	d *Driver
 
 	polls          bool      // notifications do not arrive
-	known          int64     // count of commits that were announced
+	known          int64     // count in the last notification
 	probed         int64     // count that the last probe read
 	ticked, looked time.Time // last tick and probe
 }
@@ -64,7 +64,7 @@ func (w *watch) session(ctx context.Context) error {
 		defer cancel()
 		_ = conn.Close(closing)
 	}()
-	// A pooler invents a process id. In transaction mode it loses the LISTEN.
+	// Through a pooler the process ids differ. In transaction mode a pooler loses the LISTEN.
 	var pid uint32
 	if err := conn.QueryRow(dial, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
 		return err
@@ -122,10 +122,10 @@ func (w *watch) wait(ctx context.Context, conn *pgx.Conn) error {
 	if err := w.probe(ctx, conn); err != nil {
 		return err
 	}
-	over, cancel := context.WithCancel(ctx)
+	cancelled, cancel := context.WithCancel(ctx)
 	cancel()
-	for { // those that the probe received
-		n, err := conn.WaitForNotification(over)
+	for { // notifications that arrived with the answer to the probe
+		n, err := conn.WaitForNotification(cancelled)
 		if err != nil {
 			break
 		}
@@ -133,8 +133,8 @@ func (w *watch) wait(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 	}
-	// Notifications arrive in the order of commits. If one has not arrived a whole period after
-	// a probe saw its commit, none will.
+	// Notifications arrive in the order of commits. If a probe saw a commit, and its notification
+	// has not arrived one period later, notifications do not arrive at all.
 	w.polls = w.polls || before > w.known
 	if w.polls && w.probed != w.known {
 		w.known = w.probed
