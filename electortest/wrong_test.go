@@ -418,7 +418,7 @@ type unstoppable struct{ Process }
 func (unstoppable) Close(context.Context) error { return nil }
 
 // A process that claims to be closed but is not is caught.
-func TestDeaf(t *testing.T) {
+func TestNotClosed(t *testing.T) {
 	store := mem.New(mem.Options{})
 	defer store.Close()
 	e := leaseEngine(store)
@@ -452,7 +452,7 @@ func TestCases(t *testing.T) {
 		if slices.ContainsFunc(cases[:i], func(o testCase) bool { return o.name == tc.name }) {
 			t.Errorf("there are two cases %q", tc.name)
 		}
-		breaks := tc.name == "closed" // by TestDeaf
+		breaks := tc.name == "closed" // by TestNotClosed
 		for _, w := range wrong {
 			breaks = breaks || w.caught[tc.name] != ""
 		}

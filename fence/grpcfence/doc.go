@@ -29,7 +29,7 @@
 // which refusal, its metadata has both tokens (token, current_token):
 //
 //	FailedPrecondition  STALE: a newer leader has been here: stop
-//	FailedPrecondition  SLIP, FOREIGN, CLONE: a mistake; somebody must look
+//	FailedPrecondition  SLIP, FOREIGN, CLONE: a mistake; an operator must look
 //	InvalidArgument     MISSING, INVALID: no stamp, or an invalid one
 //	Unavailable         UNAVAILABLE: the mark could not be read; try again
 //

@@ -38,7 +38,7 @@
 // A refusal is application/problem+json, see [Problem]. Its status says what to do:
 //
 //	412  stale: a newer leader has been here, or seq is not the next one: stop
-//	409  slip, foreign, clone: a mistake; somebody must look
+//	409  slip, foreign, clone: a mistake; an operator must look
 //	428  missing: the request has no stamp
 //	400  invalid: the stamp breaks a rule
 //	503  unavailable: the mark could not be read, nothing was written; try again

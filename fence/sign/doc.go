@@ -1,4 +1,4 @@
-// Package sign signs and verifies stamps, so that a sink need not trust whoever sends one.
+// Package sign signs and verifies stamps, so that a sink need not trust their senders.
 //
 // A token is a number that anybody can claim. The election service signs what the engine has granted:
 // deployment, group, token, session and candidate. A sink that requires a signature refuses every
@@ -20,7 +20,7 @@
 // # Limitations
 //
 // A signature proves that the token was granted, not that it is the newest one: the fence does that.
-// Whoever has read a stamp can repeat it while its term lasts. Give stamps only to sinks that you
+// Anybody who has read a stamp can repeat it while its term lasts. Give stamps only to sinks that you
 // trust with them, or bind them to the leader's TLS certificate ([Claims].Confirm and [WithPeer]).
 //
 // The sequence number of a strict sink is not signed.

@@ -175,7 +175,7 @@ func WithPeer(next http.Handler) http.Handler {
 
 // Check returns what was signed if the stamp has a good signature for exactly its deployment, group,
 // token and session. Otherwise the error is a fence.InvalidError, and nothing may be written. The
-// caller must compare Claims.Confirm, if there is one, with the certificate of whoever sent the stamp.
+// caller must compare Claims.Confirm, if there is one, with the certificate of the sender.
 func (v *Verifier) Check(s fence.Stamp) (Claims, error) {
 	c, err := v.claims(s.Signature)
 	switch {

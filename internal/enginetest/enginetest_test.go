@@ -295,8 +295,8 @@ func (c caller) say(text string) {
 	}
 }
 
-// hear returns the answer, and how long it took.
-func (c caller) hear(n int, within time.Duration) (string, time.Duration, error) {
+// receive returns the answer, and how long it took.
+func (c caller) receive(n int, within time.Duration) (string, time.Duration, error) {
 	c.t.Helper()
 	began := time.Now()
 	if err := c.SetReadDeadline(began.Add(within)); err != nil {
@@ -307,16 +307,16 @@ func (c caller) hear(n int, within time.Duration) (string, time.Duration, error)
 	return string(buf[:m]), time.Since(began), err
 }
 
-func (c caller) hears(want string) {
+func (c caller) receives(want string) {
 	c.t.Helper()
-	if got, _, err := c.hear(len(want), 5*time.Second); got != want {
+	if got, _, err := c.receive(len(want), 5*time.Second); got != want {
 		c.t.Fatalf("heard %q, want %q (%v)", got, want, err)
 	}
 }
 
-func (c caller) hearsNothing() {
+func (c caller) receivesNothing() {
 	c.t.Helper()
-	if got, _, err := c.hear(1, 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if got, _, err := c.receive(1, 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.t.Fatalf("heard %q, %v: want silence", got, err)
 	}
 }
@@ -327,14 +327,14 @@ func TestProxyCut(t *testing.T) {
 	p := NewProxy(t, echo(t))
 	c := dial(t, p.Addr())
 	c.say("one")
-	c.hears("one")
+	c.receives("one")
 
 	p.Cut()
 	c.say("two")
-	c.hearsNothing()
+	c.receivesNothing()
 	fresh := dial(t, p.Addr())
 	fresh.say("new")
-	fresh.hearsNothing()
+	fresh.receivesNothing()
 	eventually(t, func() error {
 		if up, down := p.Held(Up), p.Passed(Down); up != 3 || down != 3 {
 			return fmt.Errorf("%d bytes held on the way up, %d passed down, want 3 and 3", up, down)
@@ -342,12 +342,12 @@ func TestProxyCut(t *testing.T) {
 		return nil
 	})
 	p.Heal()
-	c.hears("two")
-	fresh.hears("new")
+	c.receives("two")
+	fresh.receives("new")
 
 	p.CutOneWay(Down)
 	c.say("three")
-	c.hearsNothing()
+	c.receivesNothing()
 	eventually(t, func() error {
 		if up, down := p.Passed(Up), p.Held(Down); up != 14 || down != 5 {
 			return fmt.Errorf("%d bytes passed up, %d held on the way down, want 14 and 5", up, down)
@@ -355,7 +355,7 @@ func TestProxyCut(t *testing.T) {
 		return nil
 	})
 	p.Heal()
-	c.hears("three")
+	c.receives("three")
 	// The bytes may arrive before the proxy has counted them.
 	eventually(t, func() error {
 		if up, down := p.Held(Up), p.Held(Down); up != 0 || down != 0 {
@@ -373,13 +373,13 @@ func TestProxyDelay(t *testing.T) {
 	p.Delay(Down, by)
 	c.say("a")
 	c.say("b")
-	got, took, err := c.hear(2, 5*time.Second)
+	got, took, err := c.receive(2, 5*time.Second)
 	if got != "ab" || took < by-10*time.Millisecond {
 		t.Errorf("heard %q after %v (%v), want ab after %v", got, took, err, by)
 	}
 	p.Heal()
 	c.say("c")
-	if _, took, err := c.hear(1, 5*time.Second); err != nil || took > by {
+	if _, took, err := c.receive(1, 5*time.Second); err != nil || took > by {
 		t.Errorf("healed, and it took %v (%v)", took, err)
 	}
 }
@@ -390,7 +390,7 @@ func TestProxyRefuse(t *testing.T) {
 	p := NewProxy(t, echo(t))
 	c := dial(t, p.Addr())
 	c.say("one")
-	c.hears("one")
+	c.receives("one")
 	p.Cut()
 	c.say("two")
 	eventually(t, func() error {
@@ -400,7 +400,7 @@ func TestProxyRefuse(t *testing.T) {
 		return nil
 	})
 	p.Refuse()
-	if _, _, err := c.hear(1, 5*time.Second); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, _, err := c.receive(1, 5*time.Second); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("refused, and an open connection hears: %v", err)
 	}
 	if c, err := net.Dial("tcp", p.Addr()); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -415,15 +415,15 @@ func TestProxyRefuse(t *testing.T) {
 	p.Heal()
 	c = dial(t, p.Addr())
 	c.say("three")
-	c.hears("three")
+	c.receives("three")
 
 	p.Break()
-	if _, _, err := c.hear(1, 5*time.Second); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, _, err := c.receive(1, 5*time.Second); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("broken, and an open connection hears: %v", err)
 	}
 	c = dial(t, p.Addr())
 	c.say("four")
-	c.hears("four")
+	c.receives("four")
 }
 
 // A client reaches a member through a proxy, and a cut of the proxy affects only that client.

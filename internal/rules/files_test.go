@@ -142,7 +142,7 @@ func TestForbidden(t *testing.T) {
 }
 
 // The patterns match what they should, and nothing similar.
-func TestForbiddenBites(t *testing.T) {
+func TestForbiddenPatterns(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string
 		want       bool

@@ -366,7 +366,7 @@ func hit(paths []string, imp string) bool {
 }
 
 // The rules can fail: each row that forbids something finds a violation.
-func TestImportRulesBite(t *testing.T) {
+func TestImportRulesFail(t *testing.T) {
 	for _, tt := range []struct {
 		from, imports string
 		test          bool

@@ -73,7 +73,7 @@ func TestPure(t *testing.T) {
 }
 
 // The rule can fail.
-func TestPureBites(t *testing.T) {
+func TestPureRuleFails(t *testing.T) {
 	for _, body := range []string{"go f()", "select {}", "time.Sleep(1)", "_ = time.Now()", "<-time.After(1)"} {
 		found, err := impure("x.go", []byte("package x\nimport \"time\"\nfunc f() { "+body+" }\n"))
 		if err != nil || len(found) != 1 {

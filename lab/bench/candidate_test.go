@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if raw := os.Getenv(aideEnv); raw != "" {
-		if err := aideMain(raw); err != nil {
+	if raw := os.Getenv(helperEnv); raw != "" {
+		if err := helperMain(raw); err != nil {
 			fmt.Fprintln(os.Stderr, "aide:", err)
 			os.Exit(1)
 		}

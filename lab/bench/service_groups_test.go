@@ -28,7 +28,7 @@ import (
 
 // tally counts terms and reports when all of a set have begun.
 type tally struct {
-	e    *errand
+	e    *helperRun
 	what string
 	mu   sync.Mutex
 	left int
@@ -44,7 +44,7 @@ func (c *tally) begun(n int) {
 }
 
 // holdGo leads its groups by a lease.Node over store/remote, and campaigns for the next ones.
-func holdGo(e *errand) error {
+func holdGo(e *helperRun) error {
 	st, err := remote.Open(e.ctx, remote.Config{URLs: []string{e.URL}})
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func prefixOf(groups []string) string {
 }
 
 // holdHTTP does the same over HTTP: one session, its campaigns, and keep-alives.
-func holdHTTP(e *errand) error {
+func holdHTTP(e *helperRun) error {
 	var session service.Session
 	err := e.post("/sessions", service.SessionRequest{NodeID: e.ID, Groups: []string{prefixOf(e.Groups), prefixOf(e.Next)}, TTLMS: e.TTL.Milliseconds()}, &session)
 	if err != nil {
@@ -144,7 +144,7 @@ func holdHTTP(e *errand) error {
 	return nil
 }
 
-func (e *errand) post(path string, in, out any) error {
+func (e *helperRun) post(path string, in, out any) error {
 	raw, err := json.Marshal(in)
 	if err != nil {
 		return err
@@ -240,7 +240,7 @@ func holders(t *testing.T, kind string, groups, clients int, ttl time.Duration, 
 		}
 		return names
 	}
-	var all []*aide
+	var all []*helper
 	began := time.Now()
 	for i := range clients {
 		all = append(all, task{Kind: kind, ID: fmt.Sprintf("client-%d", i), URL: s.URL, Groups: of(i), Next: of(i + 1), TTL: ttl}.start(t))

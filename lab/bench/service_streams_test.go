@@ -19,7 +19,7 @@ import (
 
 // broadcast is a minimal server of events: one channel per connection, one write per event.
 // POST sends a body to all.
-func broadcast(e *errand) error {
+func broadcast(e *helperRun) error {
 	var mu sync.Mutex
 	all := map[chan []byte]bool{}
 	mux := http.NewServeMux()
@@ -71,7 +71,7 @@ func broadcast(e *errand) error {
 }
 
 // connect opens all streams, a few at a time.
-func (e *errand) connect(control func(fd int) error, each func(i int, w *wire)) error {
+func (e *helperRun) connect(control func(fd int) error, each func(i int, w *wire)) error {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
@@ -108,7 +108,7 @@ type round struct {
 }
 
 // watchAll opens streams and reports when each has read what is expected.
-func watchAll(e *errand) error {
+func watchAll(e *helperRun) error {
 	var now atomic.Pointer[round]
 	var broken atomic.Int64
 	var reading sync.WaitGroup
@@ -171,7 +171,7 @@ func follow(w *wire, f func(frame []byte, at clock.Instant)) error {
 }
 
 // sleepAll opens streams and reads nothing.
-func sleepAll(e *errand) error {
+func sleepAll(e *helperRun) error {
 	// A small buffer, so that the kernel reads little.
 	small := func(fd int) error { return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096) }
 	err := e.connect(small, func(int, *wire) {})

@@ -33,7 +33,7 @@ func (c *changing) resign() {
 
 // told ends the term and begins the next. It returns how long each watcher waited for both
 // events, from when the change was requested.
-func (c *changing) told(w *aide, n int) series {
+func (c *changing) told(w *helper, n int) series {
 	c.t.Helper()
 	return append(
 		c.heard(w, n, fmt.Sprintf(`"state":"vacant","term":%d,`, c.leading.Term), c.resign),
@@ -41,7 +41,7 @@ func (c *changing) told(w *aide, n int) series {
 }
 
 // heard measures how long watchers wait for the effect of f.
-func (c *changing) heard(w *aide, n int, needle string, f func()) (s series) {
+func (c *changing) heard(w *helper, n int, needle string, f func()) (s series) {
 	c.t.Helper()
 	w.tell("expect", needle)
 	w.await("expecting")

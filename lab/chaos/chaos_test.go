@@ -60,8 +60,8 @@ func launch(t *testing.T, cfg lab.Config) (*chaos.Fleet, *lab.Fleet) {
 	return f, fleet
 }
 
-// bit requires that a fault had an effect and is healed.
-func bit(t *testing.T, name string, before clock.Instant, fault chaos.Fault, err error, evidence string) {
+// hadEffect requires that a fault had an effect and is healed.
+func hadEffect(t *testing.T, name string, before clock.Instant, fault chaos.Fault, err error, evidence string) {
 	t.Helper()
 	switch {
 	case err != nil:
@@ -75,8 +75,8 @@ func bit(t *testing.T, name string, before clock.Instant, fault chaos.Fault, err
 	}
 }
 
-// whole requires that no fault is in effect.
-func whole(t *testing.T, f *chaos.Fleet) {
+// noFaults requires that no fault is in effect.
+func noFaults(t *testing.T, f *chaos.Fleet) {
 	t.Helper()
 	s, err := f.Survey(context.WithoutCancel(t.Context()))
 	if err != nil {
@@ -106,7 +106,7 @@ func TestFaults(t *testing.T) {
 
 	began := now()
 	fault, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.ResignLeader})
-	bit(t, "resign-leader", began, fault, err, "is over")
+	hadEffect(t, "resign-leader", began, fault, err, "is over")
 	after(t, f, fault.Token)
 
 	began = now()
@@ -114,27 +114,27 @@ func TestFaults(t *testing.T) {
 		_, err := f.Leader(ctx, l.Token) // another leads while it is cut off
 		return err
 	}})
-	bit(t, "partition-leader", began, fault, err, "terms ended")
+	hadEffect(t, "partition-leader", began, fault, err, "terms ended")
 	if fault.Healed.Sub(fault.Begun) < ttl {
 		t.Errorf("cut off for %v", fault.Healed.Sub(fault.Begun))
 	}
-	whole(t, f)
+	noFaults(t, f)
 
 	began = now()
 	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.PauseLeader, For: 200 * time.Millisecond})
-	bit(t, "gc-pause-leader", began, fault, err, "state T")
-	whole(t, f)
+	hadEffect(t, "gc-pause-leader", began, fault, err, "state T")
+	noFaults(t, f)
 
 	began = now()
 	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.PauseLeader, For: ttl + ttl/4, Between: true, Until: func(ctx context.Context, l inspect.Target) error {
 		_, err := f.Leader(ctx, l.Token)
 		return err
 	}})
-	bit(t, "gc-pause-leader", began, fault, err, "writes refused")
+	hadEffect(t, "gc-pause-leader", began, fault, err, "writes refused")
 	if fault.Set < fault.Begun || fault.Held.Sub(fault.Set) < ttl || fault.Healed < fault.Held {
 		t.Errorf("begun %d, set by %d, held until %d, healed %d", fault.Begun, fault.Set, fault.Held, fault.Healed)
 	}
-	whole(t, f)
+	noFaults(t, f)
 
 	began = now()
 	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.SkewLeader, Offset: -700 * time.Millisecond, For: 300 * time.Millisecond, Until: func(ctx context.Context, l inspect.Target) error {
@@ -143,26 +143,26 @@ func TestFaults(t *testing.T) {
 		}
 		return nil
 	}})
-	bit(t, "skew-leader", began, fault, err, "its clock is off by -")
-	whole(t, f)
+	hadEffect(t, "skew-leader", began, fault, err, "its clock is off by -")
+	noFaults(t, f)
 
 	began = now()
 	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.FlapLeader, From: chaos.Ledger, Way: chaos.Down, For: 3 * time.Second, Seed: 3})
-	bit(t, "flap-leader", began, fault, err, "writes failed")
-	whole(t, f)
+	hadEffect(t, "flap-leader", began, fault, err, "writes failed")
+	noFaults(t, f)
 
 	// The first cut is longer than the TTL, so the second cut hits another leader.
 	var cuts []chaos.Fault
 	began = now()
 	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.FlapLeader, For: 9 * time.Second, Seed: 223, Follow: true, Each: func(c chaos.Fault, _ error) { cuts = append(cuts, c) }})
-	bit(t, "flap-leader", began, fault, err, fmt.Sprintf("cuts: %d; %s: ", len(cuts), fault.Target))
+	hadEffect(t, "flap-leader", began, fault, err, fmt.Sprintf("cuts: %d; %s: ", len(cuts), fault.Target))
 	if len(cuts) < 2 || cuts[1].Token <= cuts[0].Token || cuts[1].Target == cuts[0].Target {
 		t.Errorf("cuts do not follow the leader: %+v", cuts)
 	}
 	for _, c := range cuts {
-		bit(t, "flap-leader", fault.Begun, c, nil, "")
+		hadEffect(t, "flap-leader", fault.Begun, c, nil, "")
 	}
-	whole(t, f)
+	noFaults(t, f)
 
 	var each int
 	faults, err := f.Churn(t.Context(), chaos.Spec{Every: 100 * time.Millisecond, For: 200 * time.Millisecond, Each: func(chaos.Fault, error) { each++ }})
@@ -170,7 +170,7 @@ func TestFaults(t *testing.T) {
 		t.Fatalf("churn: %d faults, told of %d: %v", len(faults), each, err)
 	}
 	for _, fault := range faults {
-		bit(t, "kill-leader", 0, fault, nil, "is gone")
+		hadEffect(t, "kill-leader", 0, fault, nil, "is gone")
 	}
 	after(t, f, faults[len(faults)-1].Token)
 }
@@ -185,7 +185,7 @@ func TestFaultsThatFail(t *testing.T) {
 	if !errors.Is(err, chaos.ErrNoEffect) {
 		t.Errorf("a clock that is off by less than can be told: %v, want %v", err, chaos.ErrNoEffect)
 	}
-	whole(t, f)
+	noFaults(t, f)
 
 	if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, From: chaos.Peers}); !errors.Is(err, inspect.ErrCannot) {
 		t.Errorf("cut off the peers of a fleet that has none: %v", err)
@@ -220,7 +220,7 @@ func TestFaultsThatFail(t *testing.T) {
 		if !errors.Is(err, inspect.ErrChanged) || !process.Alive(meant.PID) {
 			t.Errorf("%s: %v, want %v and %s alive", name, err, inspect.ErrChanged, meant.ID)
 		}
-		whole(t, f)
+		noFaults(t, f)
 	}
 
 	// A stopped node does not hide that the leader has changed.
@@ -242,7 +242,7 @@ func TestFaultsThatFail(t *testing.T) {
 	}}); err != nil {
 		t.Error(err)
 	}
-	whole(t, f)
+	noFaults(t, f)
 
 	ctx, stop := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
@@ -250,7 +250,7 @@ func TestFaultsThatFail(t *testing.T) {
 	if !errors.Is(err, enough) {
 		t.Errorf("stopped: %v", err)
 	}
-	whole(t, f)
+	noFaults(t, f)
 
 	// Cancelled before the node stops itself: it does not stop itself later.
 	ctx, cancel := context.WithCancel(t.Context())
@@ -265,7 +265,7 @@ func TestFaultsThatFail(t *testing.T) {
 		t.Fatalf("%s leads, not %s: %v", l.ID, fault.Target, err)
 	}
 	post(l.URL + "/next")
-	whole(t, f)
+	noFaults(t, f)
 
 	var pid int
 	func() {
@@ -280,7 +280,7 @@ func TestFaultsThatFail(t *testing.T) {
 	if pid == 0 || process.IsStopped(pid) {
 		t.Errorf("process %d is left standing", pid)
 	}
-	whole(t, f)
+	noFaults(t, f)
 }
 
 // Several faults may be in effect: each heals only what it has set.
@@ -296,7 +296,7 @@ func TestFaultsAtOnce(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	whole(t, f)
+	noFaults(t, f)
 }
 
 // A fault ends with its fleet. The error says that the fleet ended, not that something must be

@@ -70,12 +70,12 @@ func TestNamed(t *testing.T) {
 		leads()
 		began := now()
 		fault, err := c.set(t.Context())
-		bit(t, c.name, began, fault, err, c.evidence)
+		hadEffect(t, c.name, began, fault, err, c.evidence)
 		if c.name == "stop-leader" {
 			after(t, f, fault.Token)
 			continue // the fleet restarts it later
 		}
-		whole(t, f)
+		noFaults(t, f)
 	}
 
 	// Only the ledger's disk fails, if strace is there.
@@ -86,7 +86,7 @@ func TestNamed(t *testing.T) {
 			t.Errorf("without strace: %v", err)
 		}
 	} else {
-		bit(t, "disk-sync", began, fault, err, "syncs that failed (EIO)")
+		hadEffect(t, "disk-sync", began, fault, err, "syncs that failed (EIO)")
 	}
 	leads()
 

@@ -41,8 +41,8 @@ func TestPeers(t *testing.T) {
 			_, err := f.Leader(ctx, l.Token)
 			return err
 		}})
-		bit(t, "partition-leader", began, fault, err, "terms ended")
-		whole(t, f)
+		hadEffect(t, "partition-leader", began, fault, err, "terms ended")
+		noFaults(t, f)
 	}
 
 	// Cut two of three off the leader: it has no quorum.
@@ -61,6 +61,6 @@ func TestPeers(t *testing.T) {
 		_, err := f.Leader(ctx, l.Token) // one of the two leads
 		return err
 	}})
-	bit(t, "partition", began, fault, err, "nothing comes through")
-	whole(t, f)
+	hadEffect(t, "partition", began, fault, err, "nothing comes through")
+	noFaults(t, f)
 }

@@ -80,7 +80,7 @@ func TestFaultsExist(t *testing.T) {
 }
 
 // The test above reports names that do not exist.
-func TestFaultsBite(t *testing.T) {
+func TestFaultsCheckFails(t *testing.T) {
 	for _, row := range []string{
 		"| a | b | [experiment 99](findings.md#experiment-99) |",
 		"| a | b | [experiment 4](findings.md#experiment-5) |",

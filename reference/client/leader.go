@@ -88,7 +88,7 @@ func (c *Client) ask(ctx context.Context) (Leader, error) {
 		case s.Role == api.Leader:
 			cancel()
 			for range len(c.urls) - i - 1 {
-				<-answers // whoever starts a goroutine waits for it
+				<-answers // wait for every goroutine
 			}
 			return Leader{ID: s.NodeID, URL: a.url, Token: s.FenceToken}, nil
 		case s.LeaderAddress != "" && s.FenceToken > named.Token:

@@ -15,7 +15,7 @@ import (
 const (
 	RunCount = "count" // counts, by the order's name
 	RunLog   = "log"   // writes a line to the log: payload {"message": "…"}
-	RunSleep = "sleep" // takes its time: payload {"ms": 100}
+	RunSleep = "sleep" // sleeps: payload {"ms": 100}
 )
 
 const (

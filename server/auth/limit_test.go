@@ -59,7 +59,7 @@ func TestRate(t *testing.T) {
 
 // While all slots are taken and requests wait, a renewal is admitted at once. Others are told
 // to retry, and succeed when there is a free slot.
-func TestReservedLane(t *testing.T) {
+func TestReservedSlots(t *testing.T) {
 	r := newRig(t)
 	g, tokens := r.withTokens(Config{Limits: limit.Config{InFlight: 4, Line: 2, Patience: time.Minute, Renewals: 2, StreamsEach: 3}}, "node-1")
 	release := make(chan struct{})
@@ -222,7 +222,7 @@ func TestRoom(t *testing.T) {
 // Few campaigns are handled at once, and fewer of one identity. One that waits for a vacancy
 // gives its slot back. While all slots are taken, further campaigns are refused with
 // different retry times; renewals and other requests are handled.
-func TestCampaignPlaces(t *testing.T) {
+func TestCampaignSlots(t *testing.T) {
 	r := newRig(t)
 	g, tokens := r.withTokens(Config{Limits: limit.Config{Campaigns: 3, CampaignsEach: 2, Line: 1, Patience: time.Minute}}, "node-1", "node-2", "node-3")
 	release := make(chan struct{})

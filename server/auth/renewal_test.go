@@ -47,7 +47,7 @@ func renew(t *testing.T, url, token, body string) (int, string) {
 
 // A node that sends the bodies of its renewals slowly, or not at all, takes no slot from
 // others and is cut off soon. The handler gets complete bodies.
-func TestSlowRenewalsTakeNoPlace(t *testing.T) {
+func TestSlowRenewalsTakeNoSlot(t *testing.T) {
 	r := newRig(t)
 	g, tokens := r.withTokens(Config{Limits: limit.Config{Renewals: 2, RenewalsEach: 10, Line: 1, Patience: 50 * time.Millisecond}}, "node-1", "node-2")
 	s := renewing(t, g, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })

@@ -122,7 +122,7 @@ func TestReadBeganAfter(t *testing.T) {
 }
 
 // An answer is encoded once per millisecond of its age. A failed encoding is not cached.
-func TestSaidOnce(t *testing.T) {
+func TestEncodedOnce(t *testing.T) {
 	var r Remembered
 	made := 0
 	say := func(ageMS int64, fail error) string {

@@ -61,7 +61,7 @@ func TestCampaignsAtOnce(t *testing.T) {
 
 // If the same call arrives at two instances at the same time, it wins once, and both answers
 // have the same term.
-func TestTwin(t *testing.T) {
+func TestSameCallAtTwoInstances(t *testing.T) {
 	store := memStore(t)
 	other := serve(t, store)
 	var twin Leading

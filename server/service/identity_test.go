@@ -412,7 +412,7 @@ func (s *wonStore) Acquire(ctx context.Context, id store.SessionID, seen ...stor
 
 // If a client without an instance has disconnected when its campaign wins, the service leaves
 // no leader behind.
-func TestWinForNobody(t *testing.T) {
+func TestWinOfDisconnectedClient(t *testing.T) {
 	plain := memStore(t)
 	ctx, leave := context.WithCancel(t.Context())
 	in := serve(t, &wonStore{Store: plain, after: leave}, func(c *Config) { c.TTL = time.Hour; c.MaxTTL = time.Hour })

@@ -68,7 +68,7 @@ func TestDocument(t *testing.T) {
 
 // The conformity check that all tests use reports undescribed statuses and members that are
 // missing, wrong or not described.
-func TestConformityBites(t *testing.T) {
+func TestConformityCheckFails(t *testing.T) {
 	doc := document(t, serve(t, memStore(t)).svc)
 	good := `{"handle":"h","node_id":"a","groups":[],"ttl_ms":1,"deployment":"d"}`
 	schema := object{"$ref": "#/components/schemas/Session"}

@@ -119,7 +119,7 @@ func (s *stoppedStore) Groups(ctx context.Context, scope store.Scope, p store.Pa
 
 // A caller above its rate is told when to retry. Its renewals have a rate of their own, and
 // when all slots are in use, slots of their own.
-func TestRateAndReservedLane(t *testing.T) {
+func TestRateAndReservedSlots(t *testing.T) {
 	a, b := &caller{name: "a", rules: everything()}, &caller{name: "b", rules: everything()}
 	slow := &stoppedStore{Store: memStore(t), resume: make(chan struct{})}
 	in, _ := limited(t, limit.Config{Rate: 1, Burst: 5, RenewRate: 1000, InFlight: 2, Line: 1, Patience: 50 * time.Millisecond}, []*caller{a, b},

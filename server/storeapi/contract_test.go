@@ -42,7 +42,7 @@ func TestContractMemory(t *testing.T) {
 	})
 }
 
-// So does etcd.
+// etcd keeps every promise through two instances too.
 func TestContractEtcd(t *testing.T) {
 	engine := enginetest.Cluster(t, 1, enginetest.FastTicks())
 	var bases []string

@@ -52,7 +52,7 @@ func main() {
 	signals := make(chan os.Signal, 1)
 	// A second signal must not interrupt healing, which is bounded.
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	// Nor must a closed output.
+	// A closed output must not interrupt it either.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	go func() {

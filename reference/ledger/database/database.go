@@ -248,7 +248,7 @@ func (d *DB) Within(ctx context.Context, f func(*Tx) error) (err error) {
 	}()
 	begin := "BEGIN IMMEDIATE"
 	if d.Dialect == sqlfence.Postgres {
-		// Whoever waited for a lock must see the state after it.
+		// After a wait for a lock the transaction must see the current state.
 		begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
 	}
 	if err := d.conn.Run(ctx, begin); err != nil {

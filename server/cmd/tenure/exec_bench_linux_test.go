@@ -70,7 +70,7 @@ func execCost(t *testing.T, program, store, group string) (startMS, sizeMB float
 	if _, err := fmt.Sscan(string(text), &began, &won); err != nil {
 		t.Fatalf("%q: %v", text, err)
 	}
-	for _, pid := range append(kids(w.Process.Pid)[:1], w.Process.Pid) {
+	for _, pid := range append(childrenOf(w.Process.Pid)[:1], w.Process.Pid) {
 		sizeMB += pss(t, pid)
 	}
 	return 1000 * (began - won), sizeMB

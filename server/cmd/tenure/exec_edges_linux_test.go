@@ -83,7 +83,7 @@ func (e *execRig) forcedPastKeeper(t *testing.T) {
 	w, pid := e.one(t, "forced", []string{"--restart=on-lost", "--ttl=20s"}, `trap 'touch $DIR/term' TERM; `+announce+`while :; do read -rt 1 <> <(:); done`)
 	_ = w.Process.Signal(syscall.SIGTERM)
 	until(t, "it was told", func() bool { _, err := os.Stat(filepath.Join(w.dir, "term")); return err == nil })
-	_ = syscall.Kill(kids(w.Process.Pid)[0], syscall.SIGSTOP)
+	_ = syscall.Kill(childrenOf(w.Process.Pid)[0], syscall.SIGSTOP)
 	_ = w.Process.Signal(syscall.SIGTERM)
 	if code := w.code(); code != 128+9 || running(pid) || len(w.pids()) != 1 {
 		t.Errorf("exit code %d, begun by %v\n%s", code, w.pids(), &w.stderr)
@@ -248,7 +248,7 @@ func (e *execRig) killedInLine(t *testing.T) {
 	left := func() int { names, _ := filepath.Glob(filepath.Join(dir, "tenure-exec-*")); return len(names) }
 	looks := 0
 	until(t, "it waits, with a keeper that waits too", func() bool {
-		if k := kids(cmd.Process.Pid); len(k) == 1 && asleep(k[0]) {
+		if k := childrenOf(cmd.Process.Pid); len(k) == 1 && asleep(k[0]) {
 			looks++
 		} else {
 			looks = 0

@@ -27,7 +27,7 @@ const treeSize = 20
 // below lists the descendants of a process.
 func below(pid int) []int {
 	var all []int
-	for _, child := range kids(pid) {
+	for _, child := range childrenOf(pid) {
 		all = append(append(all, child), below(child)...)
 	}
 	return all
@@ -57,7 +57,7 @@ func TestExecIsolated(t *testing.T) {
 			w := execute(t, etcdURL(e.engine.Members[0].Addr()), group, []string{"--isolate"}, "sh", "-c", tree)
 			var pids []int
 			until(t, "all processes run", func() bool {
-				if k := kids(w.Process.Pid); len(k) == 1 {
+				if k := childrenOf(w.Process.Pid); len(k) == 1 {
 					pids = below(k[0])
 				}
 				return len(pids) == treeSize && sleeping(pids) && w.promised() > 0
@@ -66,7 +66,7 @@ func TestExecIsolated(t *testing.T) {
 			defer cancel()
 			var watching sync.WaitGroup
 			watching.Go(func() { e.vacantMeansEmpty(ctx, t, group, pids) })
-			keeper := kids(w.Process.Pid)[0]
+			keeper := childrenOf(w.Process.Pid)[0]
 			_ = w.Process.Kill()
 			_ = syscall.Kill(keeper, syscall.SIGKILL)
 			watching.Wait()

@@ -127,8 +127,8 @@ func (w *wrapped) pids() []int {
 	return pids
 }
 
-// kids returns the children of a process.
-func kids(pid int) []int {
+// childrenOf returns the children of a process.
+func childrenOf(pid int) []int {
 	var pids []int
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, task := range tasks {
@@ -270,18 +270,18 @@ func faults() []fault {
 		{name: "wrapper paused", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(w.Process.Pid, syscall.SIGSTOP) }, restore: resume, code: 75, says: "leadership"},
 		{name: "wrapper killed", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(w.Process.Pid, syscall.SIGKILL) }, code: -1},
 		{name: "keeper paused", inject: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
-			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
+			to(childrenOf(w.Process.Pid)[0], syscall.SIGSTOP)
 			cut(t, e, w, pids)
 		}, code: 75, says: "leadership"},
-		{name: "keeper paused, keep-alives go on", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(kids(w.Process.Pid)[0], syscall.SIGSTOP) }, code: 75, says: "keeper does not respond"},
+		{name: "keeper paused, keep-alives go on", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(childrenOf(w.Process.Pid)[0], syscall.SIGSTOP) }, code: 75, says: "keeper does not respond"},
 		{name: "keeper paused, wrapper killed", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) {
-			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
+			to(childrenOf(w.Process.Pid)[0], syscall.SIGSTOP)
 			to(w.Process.Pid, syscall.SIGKILL)
 		}, code: -1},
-		{name: "keeper killed", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(kids(w.Process.Pid)[0], syscall.SIGKILL) }, code: 125, says: "keeper"},
+		{name: "keeper killed", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(childrenOf(w.Process.Pid)[0], syscall.SIGKILL) }, code: 125, says: "keeper"},
 		{name: "session closed", inject: closeSession, code: 75, forced: true, says: "leadership"},
 		{name: "keeper paused, session closed", inject: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
-			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
+			to(childrenOf(w.Process.Pid)[0], syscall.SIGSTOP)
 			closeSession(t, e, w, pids)
 		}, code: 75, forced: true, early: true, says: "leadership"},
 		{name: "wrapper paused, command stopped and continued", inject: func(t *testing.T, _ *execRig, w *wrapped, pids []int) {
@@ -317,9 +317,9 @@ func (e *execRig) proxy(group string) *enginetest.Proxy {
 	return e.proxies[group]
 }
 
-// stubbornly starts the stubborn command in its own group and waits until all its processes
+// startStubborn starts the stubborn command in its own group and waits until all its processes
 // run.
-func (e *execRig) stubbornly(t *testing.T, group string) (*wrapped, []int) {
+func (e *execRig) startStubborn(t *testing.T, group string) (*wrapped, []int) {
 	t.Helper()
 	return e.begin(t, group, stubborn, 3)
 }
@@ -466,7 +466,7 @@ func TestExecEngineGone(t *testing.T) {
 		n := min(together, rounds-first)
 		ws, trees, reports := make([]*wrapped, n), make([][]int, n), make([]*report, n)
 		for i := range n {
-			ws[i], trees[i] = e.stubbornly(t, fmt.Sprintf("gone%d", first+i))
+			ws[i], trees[i] = e.startStubborn(t, fmt.Sprintf("gone%d", first+i))
 			reports[i] = newReport(t)
 			if err := reports[i].write(t.Context(), ws[i].stamp(), "leading"); err != nil {
 				t.Errorf("the leader's write: %v", err)

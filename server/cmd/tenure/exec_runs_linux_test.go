@@ -98,7 +98,7 @@ func (e *execRig) signals(t *testing.T) {
 func (e *execRig) notElected(t *testing.T) {
 	t.Parallel()
 	addr := etcdURL(e.engine.Members[0].Addr())
-	w, _ := e.stubbornly(t, "busy")
+	w, _ := e.startStubborn(t, "busy")
 	for _, flag := range []string{"--no-wait", "--wait=300ms"} {
 		second := execute(t, addr, "busy", []string{flag}, "touch", "never")
 		if code := second.code(); code != 124 || !strings.Contains(second.stderr.String(), "led by") {

@@ -76,7 +76,7 @@ func TestFenceAdvance(t *testing.T) {
 }
 
 // A missing sink is an error, and is not created.
-func TestFenceNowhere(t *testing.T) {
+func TestFenceMissingSink(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, at := range []string{"", "ftp://x", "file:" + missing, "sqlite:" + missing, "http://127.0.0.1:1"} {
 		var stdout, stderr bytes.Buffer

@@ -20,9 +20,9 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// aideEnv makes this test binary a helper process of a benchmark of the service; its value is a
+// helperEnv makes this test binary a helper process of a benchmark of the service; its value is a
 // task.
-const aideEnv = "TENURE_BENCH_AIDE"
+const helperEnv = "TENURE_BENCH_AIDE"
 
 // The tasks.
 const (
@@ -59,8 +59,8 @@ type told struct {
 	Error string  `json:",omitempty"`
 }
 
-// errand is the work of a helper process.
-type errand struct {
+// helperRun is the work of a helper process.
+type helperRun struct {
 	task
 	ctx context.Context
 	mu  sync.Mutex
@@ -68,14 +68,14 @@ type errand struct {
 	in  chan tell
 }
 
-func (e *errand) say(a told) {
+func (e *helperRun) say(a told) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	_ = e.out.Encode(a)
 }
 
-func aideMain(raw string) error {
-	e := &errand{out: json.NewEncoder(os.Stdout), in: make(chan tell)}
+func helperMain(raw string) error {
+	e := &helperRun{out: json.NewEncoder(os.Stdout), in: make(chan tell)}
 	if err := json.Unmarshal([]byte(raw), &e.task); err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func aideMain(raw string) error {
 			}
 		}
 	}()
-	run, ok := map[string]func(*errand) error{
+	run, ok := map[string]func(*helperRun) error{
 		bareHandler: serveBare, bareBroadcast: broadcast, watchers: watchAll, sleepers: sleepAll, goHolder: holdGo, httpHolder: holdHTTP,
 	}[e.Kind]
 	if !ok {
@@ -102,7 +102,7 @@ func aideMain(raw string) error {
 }
 
 // serve serves h on loopback until the parent has ended.
-func (e *errand) serve(h http.Handler) error {
+func (e *helperRun) serve(h http.Handler) error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (e *errand) serve(h http.Handler) error {
 }
 
 // serveBare answers every request with the same bytes, to measure what HTTP alone costs.
-func serveBare(e *errand) error {
+func serveBare(e *helperRun) error {
 	go func() {
 		for range e.in { // it gets no input
 		}
@@ -131,8 +131,8 @@ func serveBare(e *errand) error {
 	}))
 }
 
-// aide is a helper process, seen from the benchmark.
-type aide struct {
+// helper is a helper process, seen from the benchmark.
+type helper struct {
 	t    *testing.T
 	kind string
 	url  string // if it serves
@@ -142,7 +142,7 @@ type aide struct {
 }
 
 // start starts the process and waits until it is ready.
-func (k task) start(t *testing.T) *aide {
+func (k task) start(t *testing.T) *helper {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -152,9 +152,9 @@ func (k task) start(t *testing.T) *aide {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &aide{t: t, kind: k.Kind, told: make(chan told, 64)}
+	a := &helper{t: t, kind: k.Kind, told: make(chan told, 64)}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), aideEnv+"="+string(raw))
+	cmd.Env = append(os.Environ(), helperEnv+"="+string(raw))
 	cmd.Stderr = os.Stderr
 	child.DieWithParent(cmd)
 	var inErr error
@@ -182,7 +182,7 @@ func (k task) start(t *testing.T) *aide {
 }
 
 // kill kills the process (SIGKILL).
-func (a *aide) kill() {
+func (a *helper) kill() {
 	go func() {
 		for range a.told { // wait for the end of the reader
 		}
@@ -190,14 +190,14 @@ func (a *aide) kill() {
 	a.proc.Kill()
 }
 
-func (a *aide) tell(do, text string) {
+func (a *helper) tell(do, text string) {
 	a.t.Helper()
 	if err := json.NewEncoder(a.in).Encode(tell{do, text}); err != nil {
 		a.t.Fatalf("%s: %v", a.kind, err)
 	}
 }
 
-func (a *aide) await(what string) told {
+func (a *helper) await(what string) told {
 	a.t.Helper()
 	limit := time.After(2 * time.Minute)
 	for {
