@@ -1,6 +1,6 @@
 // Command story shows an election step by step: three candidates, a crash, a leader that is
-// paused at the wrong moment, and a handover. It takes about twelve seconds, needs nothing,
-// and fails if anything does not happen in its time.
+// paused at the wrong moment, and a handover. It takes about twelve seconds, needs no server,
+// and fails if an expected event does not happen in time.
 package main
 
 import (

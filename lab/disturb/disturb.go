@@ -17,7 +17,7 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// ErrIdle: the disturbance took nothing.
+// ErrIdle: the disturbance took no resources.
 var ErrIdle = errors.New("the disturbance took nothing")
 
 // The kinds of disturbance.

@@ -35,7 +35,7 @@ const Checkpoint = "compaction"
 // Task is the work. It is the same for all leaders.
 type Task struct {
 	Seed uint64 `json:"seed"`
-	// Bytes in all. Default 100 GB.
+	// Bytes in total. Default 100 GB.
 	Bytes int64 `json:"total_bytes"`
 	// SegmentBytes is the size of a segment on average. Default 64 MB.
 	SegmentBytes int64 `json:"segment_bytes"`

@@ -71,7 +71,7 @@ func (w *worker) status() Status {
 	return s
 }
 
-// handler serves the worker. What a request starts ends with work.
+// handler serves the worker. Orders that a request starts end with the context work.
 func (w *worker) handler(work context.Context) http.Handler {
 	mux := httpapi.NewMux()
 	mux.Handle("POST", "/orders", func(rw http.ResponseWriter, r *http.Request) {

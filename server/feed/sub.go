@@ -12,7 +12,7 @@ type Sub struct {
 // subscribed is one group of a subscription.
 type subscribed struct {
 	topic *topic
-	seen  uint64 // the last move of the topic that was seen
+	seen  uint64 // the last value of moves that was seen
 }
 
 // Subscribe subscribes to the groups. All of them count as changed at first. Close ends the

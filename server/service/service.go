@@ -138,7 +138,7 @@ func (s *Service) probe() {
 const healthName = "service/health"
 
 // call bounds one call to the engine. A caller that goes away does not cancel it: the call
-// shall have an outcome.
+// must have an outcome.
 func (s *Service) call(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CallTimeout)
 }

@@ -31,10 +31,10 @@ func newServeCredential() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "credential NAME",
 		Short: "Make a bearer credential for a node.",
-		Long: `Make a bearer token for a node. The command prints one line of JSON: "token" is for the
-node and is not shown again; "entry" holds its hash. Add the entry to the file that serve
-reads with --credentials, {"credentials": [ENTRY, …]}. A running service sees the change within
-seconds. Several tokens may have the same name, so a token can be replaced without a gap.`,
+		Long: `Make a bearer credential for a node. The command prints one line of JSON: "credential" is
+for the node and is not shown again; "entry" holds its hash. Add the entry to the file that
+serve reads with --credentials, {"credentials": [ENTRY, …]}. A running service sees the change
+within seconds. Several credentials may have the same name, so one can be replaced without a gap.`,
 		Example: `  tenure serve credential node-1 --expires=720h`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
