@@ -73,7 +73,7 @@ func TestNodeWaits(t *testing.T) {
 	}
 	waits := func(stderr *child.Buffer, at string) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); !strings.Contains(stderr.String(), "waiting"); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(30 * time.Second); !strings.Contains(stderr.String(), "cannot connect yet"); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("it does not wait: %s", stderr)
 			}
@@ -88,7 +88,7 @@ func TestNodeWaits(t *testing.T) {
 	startLedgerAt(t, free[0])
 	select {
 	case line := <-ready:
-		if !strings.HasPrefix(line, "{") || strings.Count(stderr.String(), "waiting") != 1 {
+		if !strings.HasPrefix(line, "{") || strings.Count(stderr.String(), "cannot connect yet") != 1 {
 			t.Errorf("%q %s", line, stderr)
 		}
 	case <-time.After(30 * time.Second):
