@@ -78,7 +78,7 @@ func (s Scope) Covers(group string) bool {
 	return false
 }
 
-// single reports whether the set is one group.
+// Single reports whether the set is one group.
 func (s Scope) Single() bool { return len(s) == 1 && !strings.HasSuffix(s[0], "*") }
 
 // Overlaps reports whether some group can be in both sets.

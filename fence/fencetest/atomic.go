@@ -20,8 +20,8 @@ func between(ctx context.Context, f func()) context.Context {
 	return context.WithValue(ctx, betweenKey{}, f)
 }
 
-// An adapter calls Between between the check and the effect of a write, with the context of
-// the write. It returns at once unless the suite pauses that write.
+// Between is called by an adapter between the check and the effect of a write, with the context
+// of the write. It returns at once unless the suite pauses that write.
 func Between(ctx context.Context) {
 	if f, ok := ctx.Value(betweenKey{}).(func()); ok {
 		f()
