@@ -75,7 +75,7 @@ func TestBeginFails(t *testing.T) {
 	}
 }
 
-// library stands for libraries that wrap database/sql.
+// These types stand for libraries that wrap database/sql.
 type (
 	libraryDB   struct{ *sql.DB }
 	libraryConn struct{ *sql.Conn }

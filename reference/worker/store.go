@@ -17,7 +17,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// store keeps orders on disk, with a single connection that holds the lock of SQLite for as long
+// fileStore keeps orders on disk, with a single connection that holds the lock of SQLite for as long
 // as it is open.
 type fileStore struct {
 	db       *sql.DB
