@@ -24,19 +24,19 @@ type request struct {
 	query  url.Values
 	body   any
 	into   any // what the answer is decoded into
-	// blocks: the answer takes long, so only one address is asked.
+	// blocks: a blocking query, which is sent to one address only.
 	blocks bool
 }
 
-// answer is what Consul said. The status is 200, 404 or 409.
+// answer is an answer of Consul. The status is 200, 404 or 409.
 type answer struct {
 	status int
 	header http.Header
 }
 
-// each gives a call to one address after the other until one answers. The time that is left is
-// shared among those that have not been asked. An error leaves the outcome unknown, unless
-// store.Definite says otherwise.
+// each tries a call at one address after the other until one answers. The remaining time is
+// divided among the addresses that were not tried yet. After an error the outcome is unknown,
+// unless store.Definite says otherwise.
 func (d *Driver) each(ctx context.Context, r request) (answer, error) {
 	ctx, cancel := kv.Bounded(ctx)
 	defer cancel()
@@ -57,7 +57,7 @@ func (d *Driver) each(ctx context.Context, r request) (answer, error) {
 	return answer{}, errors.Join(errs...)
 }
 
-// try asks one address. left is how many addresses share the time.
+// try tries one address. left is how many addresses share the remaining time.
 func (d *Driver) try(ctx context.Context, at, left int, r request) (answer, error) {
 	deadline, _ := ctx.Deadline()
 	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/time.Duration(left))
@@ -110,7 +110,7 @@ func (d *Driver) send(ctx context.Context, at int, r request) (answer, error) {
 	return a, refusal(a.status, string(text))
 }
 
-// refusal is the error of an answer that is no success.
+// refusal returns the error for an HTTP status that is not a success.
 func refusal(status int, text string) error {
 	text = strings.TrimSpace(text[:min(len(text), 200)])
 	switch {

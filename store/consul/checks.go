@@ -17,14 +17,14 @@ type binding struct {
 }
 
 const (
-	// bindingTTL is the longest that Consul allows. It removes the sessions of processes that
-	// are gone.
+	// bindingTTL is the longest that Consul allows. It ends the Consul sessions of processes that
+	// have died.
 	bindingTTL   = "24h"
 	bindingRenew = time.Hour
 )
 
-// hold renews the session from time to time and returns its id. It makes one if it has none and
-// one is needed.
+// hold returns the id of the Consul session, and renews it from time to time. If there is none
+// and needed is set, hold creates one.
 func (b *binding) hold(ctx context.Context, d *Driver, needed bool) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,13 +41,13 @@ func (b *binding) hold(ctx context.Context, d *Driver, needed bool) (string, err
 		b.id, b.renewed = made.ID, time.Now()
 	case b.id != "" && time.Since(b.renewed) > bindingRenew:
 		b.renewed = time.Now()
-		// An error is no problem: there are many more hours to try.
+		// Ignore errors: there are many hours left to retry.
 		_, _ = d.each(ctx, request{what: "renew the session of the health checks", method: http.MethodPut, path: "session/renew/" + b.id})
 	}
 	return b.id, nil
 }
 
-// drop has the next session make a new binding. Consul may have ended the last one.
+// drop forgets the Consul session, which may have ended. The next hold creates a new one.
 func (b *binding) drop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

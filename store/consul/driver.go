@@ -19,15 +19,15 @@ import (
 
 var _ kv.Driver = (*Driver)(nil)
 
-// Caps implements kv.Driver. Conditions and writes share a transaction with two operations on
-// lastKey; reads that do not fit into it follow in another one.
+// Caps implements kv.Driver. A transaction has conditions, writes and two operations on lastKey.
+// Reads that do not fit into it follow in another transaction.
 func (d *Driver) Caps() kv.Caps {
 	return kv.Caps{Engine: "consul", MinTTL: time.Second, MaxTTL: 24 * time.Hour, Lateness: time.Second, Keys: (maxOps - 2) / 2, Prefix: d.cfg.Prefix + "/"}
 }
 
 func (d *Driver) key(k string) string { return d.cfg.Prefix + "/" + k }
 
-// pair is a key of Consul.
+// pair is a key in Consul with its value.
 type pair struct {
 	Key                      string
 	Value                    []byte
@@ -50,11 +50,11 @@ type verb struct {
 	Session string `json:",omitempty"`
 }
 
-// errConflict: a condition of the transaction does not hold.
+// errConflict means that a condition of the transaction does not hold.
 var errConflict = errors.New("consul: a condition does not hold")
 
-// transact runs operations, the first of which are conditions, and returns one pair for each. A
-// pair without ModifyIndex is of a missing or deleted key.
+// transact runs operations and returns one pair for each. The first operations are conditions. A
+// missing or deleted key has ModifyIndex 0.
 func (d *Driver) transact(ctx context.Context, conditions int, ops []operation) ([]pair, error) {
 	var out struct {
 		Results []struct{ KV pair }
@@ -63,7 +63,7 @@ func (d *Driver) transact(ctx context.Context, conditions int, ops []operation) 
 			What    string
 		}
 	}
-	// The parameter is for transactions that only read. Others are linearizable anyway.
+	// The parameter makes read-only transactions linearizable. Others always are.
 	a, err := d.each(ctx, request{what: "commit", method: http.MethodPut, path: "txn", query: url.Values{"consistent": {""}}, body: ops, into: &out})
 	if err != nil {
 		return nil, err
@@ -87,10 +87,10 @@ func (d *Driver) transact(ctx context.Context, conditions int, ops []operation) 
 	pairs := make([]pair, len(ops))
 	for i, o := range ops {
 		if o.KV.Verb == "delete" || o.KV.Verb == "check-not-exists" {
-			continue // Consul answers with nothing
+			continue // Consul returns no result for these
 		}
 		if len(out.Results) == 0 || out.Results[0].KV.Key != o.KV.Key {
-			// Consul leaves out what the token may not read.
+			// Consul leaves out keys that the token may not read.
 			return nil, fmt.Errorf("consul: %w: the ACL token cannot read key %q", store.ErrDenied, o.KV.Key)
 		}
 		pairs[i] = out.Results[0].KV
@@ -99,8 +99,8 @@ func (d *Driver) transact(ctx context.Context, conditions int, ops []operation) 
 	return pairs, nil
 }
 
-// Commit implements kv.Driver with one transaction, and another one for what is read if a
-// condition fails.
+// Commit implements kv.Driver with one transaction, and another one for the reads if a condition
+// fails.
 func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	ops, err := d.operations(ctx, t)
 	if err != nil {
@@ -138,12 +138,12 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return r, err
 }
 
-// lastKey is written with every commit. Its version is the index of the engine: the index of
-// Raft goes on when Consul is restored from a snapshot, but this key goes back. Its creation is
-// the incarnation: keys that were deleted, or exported and imported, have another one.
+// lastKey is written with every commit. Its version is the index of the engine: after a restored
+// snapshot the Raft index continues, but this key has an older version. Its CreateIndex is the
+// incarnation: it changes if keys were deleted, or exported and imported.
 const lastKey = "last"
 
-// operations are the conditions of a commit, a read of lastKey, and the writes.
+// operations returns the conditions of a commit, a read of lastKey, and the writes.
 func (d *Driver) operations(ctx context.Context, t kv.Txn) ([]operation, error) {
 	var ops []operation
 	missing := map[string]bool{}
@@ -160,15 +160,15 @@ func (d *Driver) operations(ctx context.Context, t kv.Txn) ([]operation, error) 
 	}
 	ops = append(ops, d.get(lastKey))
 	for _, w := range t.Then {
-		// The flags make every write a change: Consul keeps the index of a key that is written
-		// as it is, and beats are.
+		// Random flags make every write a change. Otherwise Consul keeps the index of a key if its
+		// value stays the same, as that of a beat does.
 		v := verb{Verb: "set", Key: d.key(w.Key), Value: w.Value, Flags: rand.Uint64()}
 		switch {
 		case w.Value == nil:
-			// Not delete-cas: that succeeds if the key is missing.
+			// Not delete-cas, which succeeds if the key is missing.
 			v = verb{Verb: "delete", Key: d.key(w.Key)}
 		case len(d.cfg.Checks) > 0 && strings.HasPrefix(w.Key, beatAt):
-			// The lock of a beat that exists stays as it is.
+			// An existing beat keeps its lock.
 			session, err := d.bound.hold(ctx, d, missing[w.Key])
 			if err != nil {
 				return nil, err
@@ -189,7 +189,7 @@ func (d *Driver) get(key string) operation {
 	return operation{verb{Verb: "get-or-empty", Key: d.key(key)}}
 }
 
-// List implements kv.Driver. Consul has no pages: it returns all keys or all names.
+// List implements kv.Driver. Consul has no paging: List gets all names, then reads one page.
 func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
 	var names []string
 	if _, err := d.below(ctx, prefix, request{query: url.Values{"keys": {""}, "consistent": {""}}, into: &names}); err != nil {
@@ -235,5 +235,5 @@ func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
 	return kv.Incarnation{ID: r.Incarnation, Index: r.Index}, err
 }
 
-// beatAt is where kv writes while a session lives.
+// beatAt is the prefix of the keys that kv renews while a session is alive.
 const beatAt = "beat/"

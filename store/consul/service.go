@@ -12,7 +12,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Service is how Consul's catalog and DNS show the leader of a group.
+// Service describes the leader of a group in Consul's catalog and DNS.
 type Service struct {
 	// Name is a DNS label: NAME.service.consul is the leader. Default: the group.
 	Name string
@@ -23,20 +23,20 @@ type Service struct {
 }
 
 const (
-	// serviceTTL is how long the service of a leader that was killed or paused stays in DNS.
+	// serviceTTL is how long DNS shows the service of a leader that was killed or paused.
 	serviceTTL   = 10 * time.Second
 	serviceRenew = serviceTTL / 4
-	// serviceForget is when Consul removes it. Consul allows no less.
+	// serviceForget is when Consul removes the service. It is Consul's minimum.
 	serviceForget = time.Minute
 )
 
 // Publish registers the leader as a service at the agent while the term lasts. It returns when
-// the term has ended and the service is deregistered, so run it beside the work:
+// the term has ended and the service is deregistered, so run it in a goroutine:
 //
 //	go store.Publish(term, consul.Service{Port: 8080})
 //
-// A permanent error (see store.Permanent), such as missing rights, ends it at once. It tries
-// again after every other one.
+// A permanent error (see store.Permanent), such as missing rights, ends it at once. It retries
+// after every other error.
 //
 // DNS is a hint: for a moment it may show two leaders or none.
 func (s *Store) Publish(term *tenure.Term, v Service) error {
@@ -63,8 +63,8 @@ func (s *Store) Publish(term *tenure.Term, v Service) error {
 	return err
 }
 
-// register tells the agent that the leader lives. An agent that does not know the service gets
-// it: the agent was restarted, or it is another one.
+// register renews the service at the agent. If the agent does not know the service, because it was
+// restarted or is another one, register registers it.
 func (d *Driver) register(ctx context.Context, id string, v Service) error {
 	a, err := d.each(ctx, request{what: "renew service " + id, method: http.MethodPut, path: "agent/check/pass/service:" + id})
 	if err != nil || a.status == http.StatusOK {

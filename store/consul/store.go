@@ -19,11 +19,11 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// Config says where Consul is.
+// Config configures a store in Consul.
 type Config struct {
 	// Addresses of the HTTP API, such as "http://127.0.0.1:8500" or "https://10.0.0.1:8501".
-	// Usually that of the agent on this host alone. Without a local agent name all servers:
-	// a call moves on to the next one when one fails.
+	// Usually only the agent on this host. Without a local agent name all servers: if one fails,
+	// a call tries the next one.
 	Addresses []string
 	// Prefix of every key. Default "tenure".
 	Prefix string
@@ -32,9 +32,9 @@ type Config struct {
 	// TLS for https addresses.
 	TLS *tls.Config
 	// Checks are health checks of the agent's node, such as "serfHealth" or "service:billing".
-	// When one of them becomes critical, Consul ends the sessions that this store has opened,
-	// at once. A check tells that a process is probably dead, so its leader may still work:
-	// use this only if all work is fenced. Default: none.
+	// When one of them becomes critical, Consul ends the sessions that this store has opened at
+	// once. The process may still be alive and do its work, so use this only if all work is
+	// fenced. Default: none.
 	Checks []string
 	// Deployment names a prefix that is used for the first time. Default: random. A store
 	// that takes the place of another one needs its name, because sinks know it.
@@ -43,7 +43,7 @@ type Config struct {
 
 const (
 	defaultPrefix = "tenure"
-	// maxOps is what Consul takes in one transaction.
+	// maxOps is Consul's limit for one transaction.
 	maxOps      = 128
 	dialTimeout = 2 * time.Second
 	// maxConns bounds the connections to one address. An agent allows 200 for each host.
@@ -58,20 +58,20 @@ type Store struct {
 	driver *Driver
 }
 
-// Driver knows Consul's HTTP API.
+// Driver is a kv.Driver for Consul's HTTP API.
 type Driver struct {
 	cfg    Config
 	client *http.Client
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
-	first atomic.Uint32 // address to ask first, modulo their number
+	first atomic.Uint32 // the address to try first, modulo their number
 	bound binding
 }
 
 var _ store.Store = (*Store)(nil)
 
-// Caps is what a store with the default configuration can do.
+// Caps returns the capabilities of a store with the default configuration.
 func Caps() store.Caps { return (&Driver{cfg: Config{}.withDefaults()}).Caps().Store() }
 
 // Parse reads a URL:
@@ -80,7 +80,7 @@ func Caps() store.Caps { return (&Driver{cfg: Config{}.withDefaults()}).Caps().S
 //	consuls://:TOKEN@10.0.0.1:8501,10.0.0.2:8501/tenure?ca=/etc/consul/ca.pem   (TLS)
 //
 // The path is the prefix. The parameters are deployment, check, which may be repeated, and for
-// TLS ca, a file with the certificates to trust. An error has no token.
+// TLS ca, a file with the certificates to trust. Errors do not contain the token.
 func Parse(text string) (Config, error) {
 	bad := func(rule string) error { return &store.ArgumentError{Field: "store URL", Rule: rule} }
 	scheme, rest, _ := strings.Cut(text, "://")
@@ -127,8 +127,8 @@ func Parse(text string) (Config, error) {
 	return c, c.withDefaults().validate()
 }
 
-// Open reads, or at first use writes, what belongs to the deployment. It fails within the
-// context's deadline (5 s if it has none) with what each address said.
+// Open reads the description of the deployment, or writes it at first use. It fails within the
+// context's deadline (5 s if it has none). The error has the answer of each address.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -166,7 +166,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-// NewDriver returns the driver alone. It connects with its first call.
+// NewDriver returns the driver without a store. It connects with its first call.
 func NewDriver(cfg Config) *Driver {
 	d := &Driver{cfg: cfg.withDefaults()}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
@@ -179,7 +179,7 @@ func NewDriver(cfg Config) *Driver {
 			MaxIdleConnsPerHost: maxConns,
 			IdleConnTimeout:     time.Minute,
 		},
-		// Consul does not redirect. Whoever does must not get the token.
+		// Consul does not redirect. Do not follow a redirect, which could leak the token.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return d

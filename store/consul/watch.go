@@ -15,27 +15,26 @@ import (
 )
 
 const (
-	// blockFor is how long Consul keeps a query that waits for a change. It adds up to a
-	// sixteenth.
+	// blockFor is how long a blocking query waits for a change. Consul adds up to a sixteenth.
 	blockFor = 10 * time.Second
 	// silentFor is how long the answer may take before the query is tried at another address.
 	silentFor = blockFor + blockFor/16 + 2*time.Second
-	// giveUpAfter is how long a watch goes without any answer before it ends.
+	// giveUpAfter is how long a watch continues without any answer before it ends.
 	giveUpAfter = 20 * time.Second
 	// retryAfter is the pause after an answer that came too early, and after an error.
 	retryAfter = 100 * time.Millisecond
-	// manyChanges are told as "anything may have changed": reading everything once is then
-	// cheaper than reading each key.
+	// manyChanges is the number of changes above which the watch reports a gap: reading
+	// everything once is then cheaper than reading each key.
 	manyChanges = 100
 )
 
 // Watch implements kv.Driver with one blocking query for each prefix. A query does not say what
 // has changed, so the keys are listed again and compared.
 //
-// Beats are not watched. A blocking query cannot leave out keys, and would return at every
-// keep-alive. Whoever ends a session deletes its beat and writes its other key in one commit,
-// which is announced. If Consul deletes a beat because of a health check, candidates notice it
-// when they look at the beat, eight times in its TTL.
+// It does not watch beats, because the query would return at every keep-alive. The commit that
+// ends a session deletes its beat and writes its other key, which is watched. If Consul deletes a
+// beat because of a health check, candidates notice it when they read the beat, eight times in
+// its TTL.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
 	return kv.Follow{Life: d.ctx, Tick: tick}.Watch(ctx, func(f *kv.Follow) func(context.Context) error {
 		return func(ctx context.Context) error { return d.follow(ctx, f, prefixes) }
@@ -45,7 +44,7 @@ func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 // follow watches the prefixes until one of them fails.
 func (d *Driver) follow(ctx context.Context, f *kv.Follow, prefixes []string) error {
 	ctx, cancel := context.WithCancel(ctx)
-	told := make(chan string)
+	changed := make(chan string)
 	failed := make(chan error, len(prefixes))
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -54,7 +53,7 @@ func (d *Driver) follow(ctx context.Context, f *kv.Follow, prefixes []string) er
 		if p == beatAt {
 			continue
 		}
-		w := &watch{d: d, prefix: p, told: told}
+		w := &watch{d: d, prefix: p, changed: changed}
 		if err := w.compare(ctx); err != nil {
 			return err
 		}
@@ -63,7 +62,7 @@ func (d *Driver) follow(ctx context.Context, f *kv.Follow, prefixes []string) er
 	err := f.Gap()
 	for err == nil {
 		select {
-		case key := <-told:
+		case key := <-changed:
 			err = f.Tell(kv.Change{Key: key})
 		case <-f.Ticks:
 			err = f.Ticked()
@@ -75,16 +74,16 @@ func (d *Driver) follow(ctx context.Context, f *kv.Follow, prefixes []string) er
 
 // watch follows one prefix.
 type watch struct {
-	d      *Driver
-	prefix string
-	told   chan<- string // keys
+	d       *Driver
+	prefix  string
+	changed chan<- string // receives the keys that have changed
 
 	index uint64
 	known map[string]uint64 // versions
-	took  time.Duration     // to list them
+	took  time.Duration     // how long the last listing took
 }
 
-// run lists the keys, and again whenever their index has changed.
+// run waits for a change of the index, and then lists and compares the keys, again and again.
 func (w *watch) run(ctx context.Context) error {
 	heard := time.Now()
 	for {
@@ -94,7 +93,7 @@ func (w *watch) run(ctx context.Context) error {
 		switch {
 		case err == nil && index != w.index:
 			err = w.compare(ctx)
-			pause = min(w.took, time.Second) // many keys must not keep Consul busy
+			pause = min(w.took, time.Second) // so that long listings do not overload Consul
 		case err == nil && answered.Sub(asked) < blockFor/2:
 			err = errEarly
 		}
@@ -113,11 +112,11 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// errEarly: the query returned early without a change. Consul may do that.
+// errEarly means that the query returned early without a change, as Consul may do.
 var errEarly = errors.New("consul: nothing has changed")
 
-// wait returns when the index of the prefix may have changed. The answer is short: all names are
-// the same up to the separator.
+// wait returns when the index of the prefix may have changed. The answer is short, because all
+// names are equal up to the separator.
 func (w *watch) wait(ctx context.Context) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, silentFor)
 	defer cancel()
@@ -127,7 +126,7 @@ func (w *watch) wait(ctx context.Context) (uint64, error) {
 	}})
 }
 
-// compare lists the keys and tells what has changed, except for the first time.
+// compare lists the keys and sends those that have changed, except for the first time.
 func (w *watch) compare(ctx context.Context) error {
 	var pairs []pair
 	began := time.Now()
@@ -160,7 +159,7 @@ func (w *watch) compare(ctx context.Context) error {
 	}
 	for _, key := range changed {
 		select {
-		case w.told <- key:
+		case w.changed <- key:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -70,7 +70,7 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 }
 
 // counts reports whether a commit is a change that must not be lost. A keep-alive, which writes a
-// key whatever its version, is none: after a failover that lost only keep-alives, elections go on.
+// key in any version, does not count: after a failover that lost only keep-alives, elections continue.
 func counts(t kv.Txn) bool {
 	return !(len(t.If) == 1 && t.If[0].Version == kv.Any && len(t.Then) == 1 && t.Then[0].Quiet)
 }
@@ -112,7 +112,7 @@ func (d *Driver) result(reply []any, t kv.Txn) (r kv.Result, began uint64, err e
 			r.Versions = append(r.Versions, v)
 		}
 	}
-	d.sees(r.Incarnation)
+	d.noteIncarnation(r.Incarnation)
 	return r, began, nil
 }
 
@@ -157,9 +157,9 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 	return items, nil
 }
 
-// Incarnation implements kv.Driver. A life of the data is that of one Redis process: after a
-// failover or a restart another one answers, which may have received less. Whoever has seen a
-// higher index than the one at which it began knows that data was lost.
+// Incarnation implements kv.Driver. Each Redis process is an incarnation: after a failover or a
+// restart another one answers, which may have less data. A client that has seen a higher index
+// than Began knows that data was lost.
 func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
 	reply, err := d.run(ctx, "read the state", commitScript, []any{d.channel, false, 0, 0, 0, 0})
 	if err != nil {

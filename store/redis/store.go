@@ -19,7 +19,7 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// Config says where Redis is.
+// Config configures a store in Redis.
 type Config struct {
 	// Addrs is the host:port of the server. With Master it lists the sentinels: name them all.
 	Addrs []string
@@ -43,7 +43,7 @@ type Config struct {
 const (
 	minTTL = time.Second
 	maxTTL = 24 * time.Hour
-	// lateness: candidates look at a beat eight times in its TTL.
+	// lateness: candidates read a beat eight times in its TTL.
 	lateness = time.Second
 	// maxOps bounds a script, during which Redis serves nobody else.
 	maxOps      = 512
@@ -53,14 +53,14 @@ const (
 	minVersion = 6
 )
 
-// loses is for people: see store.Caps.
+// loses is shown to users: see store.Caps.
 const loses = "Redis replicates asynchronously: a failover, or a restart without appendfsync always, can lose grants that it acknowledged, " +
 	"and then two leaders can have the same token; use it only for work that writes to fenced sinks"
 
 // Store is a store.Store in Redis.
 type Store = kv.Store
 
-// Driver knows the keys and scripts.
+// Driver is a kv.Driver for Redis.
 type Driver struct {
 	client  goredis.UniversalClient
 	keys    []string // items, order, state
@@ -68,15 +68,15 @@ type Driver struct {
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 
-	mu   sync.Mutex
-	work sync.WaitGroup // calls
-	life string         // of the data, by the last answer
-	seen time.Time      // when that came
+	mu          sync.Mutex
+	work        sync.WaitGroup // calls
+	incarnation string         // of the last answer
+	seen        time.Time      // when it arrived
 }
 
 var _ store.Store = (*Store)(nil)
 
-// Caps is what a store with the default configuration can do.
+// Caps returns the capabilities of a store with the default configuration.
 func Caps() store.Caps { return (&Driver{keys: []string{""}}).Caps().Store() }
 
 // Parse reads a URL:
@@ -86,7 +86,7 @@ func Caps() store.Caps { return (&Driver{keys: []string{""}}).Caps().Store() }
 //	redis://sentinel-1:26379,sentinel-2:26379/0?master=mymaster
 //
 // The path is the number of the database. The parameters are prefix, deployment, master,
-// sentinel_username and sentinel_password. An error has no password.
+// sentinel_username and sentinel_password. Errors do not contain the password.
 func Parse(text string) (Config, error) {
 	bad := func(rule string) error { return &store.ArgumentError{Field: "store URL", Rule: rule} }
 	u, err := url.Parse(text)
@@ -130,8 +130,8 @@ func Parse(text string) (Config, error) {
 	return c, c.validate()
 }
 
-// Open connects to Redis and reads, or at first use writes, what belongs to the deployment. Each
-// call to Redis has 5 s if the context has no deadline.
+// Open connects to Redis and reads the description of the deployment, or writes it at first use.
+// Each call to Redis has 5 s if the context has no deadline.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -177,13 +177,13 @@ func (c Config) validate() error {
 	return nil
 }
 
-// NewDriver returns the driver alone. It connects with its first call.
+// NewDriver returns the driver without a store. It connects with its first call.
 func NewDriver(cfg Config) *Driver {
 	at := "{" + cmp.Or(cfg.Prefix, "tenure") + "}:" // one hash tag for all keys
 	d := &Driver{keys: []string{at + "items", at + "order", at + "state"}, channel: at + "changes"}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	// A commit whose reply was lost must not be sent again: it would find its own effect and
-	// answer that a condition failed. So the client may not retry.
+	// The client must not retry a commit whose reply was lost: it would find its own effect and
+	// report that a condition failed.
 	const noRetries = -1
 	d.client = goredis.NewUniversalClient(&goredis.UniversalOptions{
 		Addrs: cfg.Addrs, MasterName: cfg.Master, SentinelUsername: cfg.SentinelUsername, SentinelPassword: cfg.SentinelPassword,
@@ -203,17 +203,17 @@ func (d *Driver) Close() {
 	d.work.Wait()
 }
 
-// sees records the incarnation of the data that answered.
-func (d *Driver) sees(life string) {
+// noteIncarnation notes the incarnation that answered.
+func (d *Driver) noteIncarnation(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.life, d.seen = life, time.Now()
+	d.incarnation, d.seen = id, time.Now()
 }
 
-func (d *Driver) lastSeen() (life string, at time.Time) {
+func (d *Driver) lastSeen() (incarnation string, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.life, d.seen
+	return d.incarnation, d.seen
 }
 
 // run runs a script.
@@ -224,7 +224,7 @@ func (d *Driver) run(ctx context.Context, what string, s *goredis.Script, args [
 		return err
 	})
 	if err != nil {
-		return nil, err // the call may still be under way
+		return nil, err // the call may still write to reply
 	}
 	return reply, nil
 }
@@ -253,7 +253,7 @@ func (d *Driver) call(ctx context.Context, what string, f func(context.Context) 
 	}
 }
 
-// explain adds the class of errors that do not pass by themselves, and their remedy.
+// explain marks permanent errors, and adds the remedy.
 func explain(what string, err error) error {
 	says := func(prefixes ...string) bool {
 		return slices.ContainsFunc(prefixes, func(p string) bool { return goredis.HasErrorPrefix(err, p) })
@@ -271,7 +271,7 @@ func explain(what string, err error) error {
 	return fmt.Errorf("redis: %s: %w", what, err)
 }
 
-// checkServer refuses a server that cannot keep what is stored.
+// checkServer refuses a server that cannot keep the data.
 func (d *Driver) checkServer(ctx context.Context) error {
 	var info string
 	err := d.call(ctx, "read the version", func(ctx context.Context) (err error) {

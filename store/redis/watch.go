@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// quietFor is how long a watch waits for a message before it asks for a sign of life, and
-	// silentFor how long before it connects again.
+	// After quietFor without a message a watch sends a PING, and after silentFor it connects
+	// again.
 	quietFor  = 2 * time.Second
 	silentFor = 5 * time.Second
-	// giveUpAfter is how long a watch goes without a connection before it ends.
+	// giveUpAfter is how long a watch continues without a connection before it ends.
 	giveUpAfter = 10 * time.Second
 	redialAfter = 50 * time.Millisecond
 )
@@ -36,7 +36,7 @@ func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 func (d *Driver) follow(ctx context.Context, f *kv.Follow) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	life, _ := d.lastSeen()
+	incarnation, _ := d.lastSeen()
 	sub := d.client.Subscribe(ctx)
 	messages, lost := make(chan any), make(chan error, 1)
 	go func() { lost <- d.receive(ctx, sub, messages) }()
@@ -66,15 +66,15 @@ func (d *Driver) follow(ctx context.Context, f *kv.Follow) error {
 			return err
 		}
 		now, _ := d.lastSeen()
-		if life != "" && now != life {
+		if incarnation != "" && now != incarnation {
 			return errMoved
 		}
-		life = now
+		incarnation = now
 	}
 }
 
-// receive reads the subscription. A timeout is the end of the connection, because a message may
-// have been read in part.
+// receive reads the subscription. It ends at a timeout, because a message may have been read in
+// part.
 func (d *Driver) receive(ctx context.Context, sub *goredis.PubSub, messages chan<- any) error {
 	if err := sub.Subscribe(ctx, d.channel); err != nil {
 		return explain("watch", err)
@@ -103,8 +103,8 @@ func message(f *kv.Follow, m any) error {
 	return nil
 }
 
-// probe asks for a sign of life after a quiet time. It also finds out whether another server is
-// the master by now; calls that were made anyway have done so.
+// probe sends a PING if the watch was quiet. It also finds out whether another server is the
+// master by now, unless another call has just done so.
 func (d *Driver) probe(ctx context.Context, f *kv.Follow, sub *goredis.PubSub) error {
 	if f.Quiet() < quietFor {
 		return nil

@@ -29,7 +29,7 @@ func lostLink(err error) bool {
 	return errors.Is(err, ErrConnectionLost) || errors.Is(err, ErrSessionLost) || errors.Is(err, errDeleted)
 }
 
-// do makes a call. It tries again on another link unless the outcome is unknown.
+// do makes a call. It retries on another link unless the outcome is unknown.
 func (d *Driver) do(ctx context.Context, what string, call func(context.Context, *link) error) error {
 	ctx, cancel := kv.Bounded(ctx)
 	defer cancel()
@@ -53,7 +53,7 @@ func (d *Driver) path(key string) string { return d.cfg.Path + "/" + key }
 // dir is the path of the node above a key.
 func (d *Driver) dir(key string) string { return path.Dir(d.path(key)) }
 
-// items reads keys in their order. It is linearizable behind a write of the same link.
+// items reads keys in order. It is linearizable after a write on the same link.
 func (d *Driver) items(ctx context.Context, l *link, keys []string) func() ([]kv.Item, error) {
 	answers := make([]func() (got, error), len(keys))
 	for i, k := range keys {
@@ -72,10 +72,9 @@ func (d *Driver) items(ctx context.Context, l *link, keys []string) func() ([]kv
 	}
 }
 
-// Commit implements kv.Driver with one multi. It writes the index even if it only reads: then
-// everything that was acknowledged before is visible behind it on the same link. A sync would
-// not do: a leader answers it without asking its followers, so one that has lost them answers
-// too.
+// Commit implements kv.Driver with one multi. It writes the index even if it only reads: then the
+// reads after it on the same link see everything that was acknowledged before. See "Linearizable
+// reads" in the package comment.
 func (d *Driver) Commit(ctx context.Context, t kv.Txn) (r kv.Result, err error) {
 	err = d.do(ctx, "commit", func(ctx context.Context, l *link) (err error) {
 		r, err = d.commit(ctx, l, t)
@@ -84,8 +83,8 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (r kv.Result, err error) 
 	return r, err
 }
 
-// commit translates the transaction by a read that may be stale. If the transaction then
-// fails, a linearizable read tells whether a condition does not hold.
+// commit translates the transaction with a read that may be stale. If the transaction then
+// fails, a linearizable read shows whether a condition does not hold.
 func (d *Driver) commit(ctx context.Context, l *link, t kv.Txn) (kv.Result, error) {
 	for again := false; ; again = true {
 		known, err := d.look(ctx, l, t, again)
@@ -97,7 +96,7 @@ func (d *Driver) commit(ctx context.Context, l *link, t kv.Txn) (kv.Result, erro
 				continue
 			}
 			items, err := d.items(ctx, l, slices.Concat(t.Read, t.Else))()
-			return kv.Result{Items: items, Incarnation: l.life.ID}, err
+			return kv.Result{Items: items, Incarnation: l.incarnation.ID}, err
 		}
 		answer, items := l.multi(ctx, d.translate(t, known)...), d.items(ctx, l, t.Read)
 		did, err := answer()
@@ -123,8 +122,8 @@ func (d *Driver) commit(ctx context.Context, l *link, t kv.Txn) (kv.Result, erro
 	}
 }
 
-// look reads the nodes of a transaction, each after its directory. If the first look was not
-// enough, the next ones are linearizable and create missing directories.
+// look reads the nodes of a transaction, each after its directory. With again, the read is
+// linearizable and creates missing directories.
 func (d *Driver) look(ctx context.Context, l *link, t kv.Txn, again bool) (map[string]got, error) {
 	if again {
 		if _, err := d.commit(ctx, l, kv.Txn{}); err != nil {
@@ -180,12 +179,12 @@ func (d *Driver) makeDir(ctx context.Context, l *link, dir string) error {
 	return l.own(err)
 }
 
-// translate returns a transaction as ZooKeeper takes it, with a write of the index and, if
-// something is to be announced, a change at its end.
+// translate returns the operations of a transaction for ZooKeeper. At the end it adds a write of
+// the index and, unless all writes are quiet, a change for the watchers.
 //
-// Versions are transaction ids, which never repeat. ZooKeeper compares data versions, which
-// begin anew when a node is created anew. So every delete also writes the directory, and a
-// condition on a version also compares the data version that the directory had before the node
+// Versions are transaction ids, which never repeat. But ZooKeeper compares data versions, which
+// start again when a node is deleted and created. So every delete also writes the directory, and
+// a condition on a version also compares the data version that the directory had before the node
 // was read.
 func (d *Driver) translate(t kv.Txn, known map[string]got) (ops []any) {
 	add := func(op ...any) { ops = append(ops, op...) }
@@ -220,7 +219,7 @@ func (d *Driver) translate(t kv.Txn, known map[string]got) (ops []any) {
 		case exists:
 			remove(path)
 			deletes[d.dir(w.Key)] = true
-		default: // it must be missing still
+		default: // it must still be missing
 			create(path, nil, 0)
 			remove(path)
 		}
@@ -252,7 +251,7 @@ func (d *Driver) committed(l *link, t kv.Txn, did []zk.MultiResponse) (kv.Result
 	d.mu.Lock()
 	d.high = max(d.high, zxid)
 	d.mu.Unlock()
-	r := kv.Result{OK: true, Index: uint64(zxid), Incarnation: l.life.ID, Versions: make([]uint64, len(t.Then))}
+	r := kv.Result{OK: true, Index: uint64(zxid), Incarnation: l.incarnation.ID, Versions: make([]uint64, len(t.Then))}
 	for i, w := range t.Then {
 		if w.Value != nil {
 			r.Versions[i] = r.Index
@@ -281,7 +280,7 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) (all
 		}
 		slices.Sort(keys)
 		for err == nil && len(keys) > 0 && len(all) < limit {
-			// Nodes that were deleted meanwhile leave room for others.
+			// Nodes may have been deleted meanwhile: then read more to fill the page.
 			n := min(limit-len(all), len(keys))
 			var page []kv.Item
 			page, err = d.items(ctx, l, keys[:n])()
@@ -297,7 +296,7 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) (all
 func (d *Driver) Incarnation(ctx context.Context) (i kv.Incarnation, err error) {
 	err = d.do(ctx, "read the incarnation", func(ctx context.Context, l *link) error {
 		r, err := d.commit(ctx, l, kv.Txn{})
-		i = kv.Incarnation{ID: l.life.ID, Began: uint64(l.life.Began), Index: r.Index}
+		i = kv.Incarnation{ID: l.incarnation.ID, Began: uint64(l.incarnation.Began), Index: r.Index}
 		return err
 	})
 	return i, err

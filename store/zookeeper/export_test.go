@@ -6,8 +6,8 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// CommitOnce makes a transaction as Commit does first: it reads, and then writes by what it
-// read. Something else happens in between.
+// CommitOnce makes the first try of a Commit: it reads, calls between, and then writes what follows
+// from the read.
 func (d *Driver) CommitOnce(ctx context.Context, t kv.Txn, between func()) error {
 	return d.do(ctx, "commit once", func(ctx context.Context, l *link) error {
 		known, err := d.look(ctx, l, t, false)
@@ -20,7 +20,7 @@ func (d *Driver) CommitOnce(ctx context.Context, t kv.Txn, between func()) error
 	})
 }
 
-// Connected reports whether the driver has a connection that it has not given up.
+// Connected reports whether the driver has a connection.
 func (d *Driver) Connected() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -20,33 +20,33 @@ import (
 )
 
 const (
-	// sessionTimeout is what the driver asks for. The client pings after a third of it and
-	// gives up a connection that is silent for two thirds.
+	// sessionTimeout is the timeout that the driver requests. The client pings after a third of it
+	// and gives up a connection that is silent for two thirds.
 	sessionTimeout = 4 * time.Second
 	// connectTimeout is for one server. It doubles after each attempt at all servers, up to
-	// eight times: a busy server may need longer.
+	// eight times the value: a busy server may need longer.
 	connectTimeout = time.Second
-	// pause is the time between attempts. It grows likewise.
+	// pause is the time between attempts. It grows in the same way.
 	pause = 50 * time.Millisecond
-	// silence is the time after which a call that ends without an answer makes the driver
-	// choose another server, if no other call was answered meanwhile.
+	// silence: if a call got no answer for this time, and no other call got one meanwhile, the
+	// driver chooses another server.
 	silence = 300 * time.Millisecond
 )
 
 // link is one TCP connection with one ZooKeeper session. The client library would reconnect
-// and send queued requests by itself. This driver must look at the ensemble first (see greet),
-// so a link that is lost is not used again.
+// and send queued requests by itself. But the driver must check the ensemble first (see greet),
+// so a lost link is not used again.
 type link struct {
 	*Driver
-	ctx     context.Context // ends when the link is lost; its cause says why
-	cancel  context.CancelCauseFunc
-	server  string
-	conn    *zk.Conn
-	turn    chan struct{} // to send
-	wrote   chan struct{} // a request was written
-	replies atomic.Int64
-	epoch   int64
-	life    life
+	ctx         context.Context // ends when the link is lost; its cause says why
+	cancel      context.CancelCauseFunc
+	server      string
+	conn        *zk.Conn
+	sending     chan struct{} // a lock: requests are sent one at a time
+	wrote       chan struct{} // a request was written
+	replies     atomic.Int64
+	epoch       int64
+	incarnation incarnation
 }
 
 // lose gives up the link.
@@ -55,7 +55,7 @@ func (l *link) lose(err error) error {
 	return err
 }
 
-// wire tells when a request was written, so that requests can be sent in order without waiting
+// wire reports when a request was written, so that requests can be sent in order without waiting
 // for answers. The client library writes each request with one call.
 type wire struct {
 	net.Conn
@@ -74,8 +74,8 @@ func (w wire) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// run keeps a connection until the driver is closed. Calls have contexts of their own: a
-// connection may take longer than the call that waits for it.
+// run keeps a connection until the driver is closed. It does not use the contexts of calls,
+// because connecting may take longer than a call may wait.
 func (d *Driver) run() {
 	for attempt := 0; d.ctx.Err() == nil; attempt = min(attempt+1, 3) {
 		var l *link
@@ -106,7 +106,7 @@ func (d *Driver) run() {
 	}
 }
 
-// link returns the connection. It waits for the next one if it is lost.
+// link returns the current link. If it is lost, link waits for the next one.
 func (d *Driver) link(ctx context.Context) (*link, error) {
 	for {
 		d.mu.Lock()
@@ -140,7 +140,7 @@ func (d *Driver) open(server string, within time.Duration) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &link{Driver: d, server: server, turn: make(chan struct{}, 1), wrote: make(chan struct{}, 1)}
+	l := &link{Driver: d, server: server, sending: make(chan struct{}, 1), wrote: make(chan struct{}, 1)}
 	l.ctx, l.cancel = context.WithCancelCause(d.ctx)
 	ready, dialed := make(chan struct{}), false
 	l.conn, _, err = zk.Connect([]string{server}, sessionTimeout, zk.WithLogger(log.New(io.Discard, "", 0)),
@@ -192,8 +192,8 @@ func send[T any](ctx context.Context, l *link, request func(*zk.Conn) (T, error)
 		return func() (none T, _ error) { return none, err }
 	}
 	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case l.sending <- struct{}{}:
+		defer func() { <-l.sending }()
 	case <-l.ctx.Done():
 		return fail(context.Cause(l.ctx))
 	case <-ctx.Done():
@@ -233,7 +233,7 @@ func send[T any](ctx context.Context, l *link, request func(*zk.Conn) (T, error)
 	}
 }
 
-// explain gives the client library's errors their meaning.
+// explain translates the client library's errors.
 func (l *link) explain(err error) error {
 	var network net.Error
 	switch {
@@ -274,7 +274,7 @@ func (l *link) multi(ctx context.Context, ops ...any) func() ([]zk.MultiResponse
 	return send(ctx, l, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) })
 }
 
-// children lists a directory. With watch it also returns what tells of the next change.
+// children lists a directory. With watch it also returns a channel that reports the next change.
 func (l *link) children(ctx context.Context, path string, watch bool) func() (children, error) {
 	return send(ctx, l, func(c *zk.Conn) (all children, err error) {
 		if watch {

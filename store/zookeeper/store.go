@@ -20,12 +20,12 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// Config says where the ensemble is.
+// Config configures a store in ZooKeeper.
 type Config struct {
 	// Servers are the host:port of all servers of the ensemble. The default port is 2181.
 	Servers []string
-	// Path of the node that everything is below. Default "/tenure". It is created if it is
-	// missing.
+	// Path of the node that has all other nodes below it. Default "/tenure". It is created if it
+	// is missing.
 	Path string
 	// User and Password are sent with the digest scheme. Then only this user can read and
 	// write the nodes that this package creates. ZooKeeper does not check a password until a
@@ -66,9 +66,9 @@ type Store = kv.Store
 
 var _ store.Store = (*Store)(nil)
 
-// Open connects to the ensemble and reads, or at first use writes, what belongs to the
-// deployment. It fails within the context's deadline (5 s if it has none) with what each
-// server said.
+// Open connects to the ensemble and reads the description of the deployment, or writes it at
+// first use. It fails within the context's deadline (5 s if it has none). The error has the
+// answer of each server.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -83,7 +83,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Caps is what a store with the default configuration can do.
+// Caps returns the capabilities of a store with the default configuration.
 func Caps() store.Caps { return (&Driver{cfg: Config{}.withDefaults()}).Caps().Store() }
 
 // Parse reads a Config from a URL: zookeeper://user:password@a:2181,b:2181,c:2181/path.
@@ -144,7 +144,7 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Driver knows ZooKeeper's nodes, transactions and connections.
+// Driver is a kv.Driver for ZooKeeper.
 type Driver struct {
 	cfg Config
 	acl []zk.ACL
@@ -153,18 +153,18 @@ type Driver struct {
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
 
-	next int // server; only run uses it
+	next int // the next server; only run uses it
 
-	mu      sync.Mutex
-	current *link
-	failed  error         // why there is none
-	changed chan struct{} // closed and replaced when these two change
-	life    life
-	high    int64 // the highest index seen
-	losses  int   // of data, as seen by this driver
+	mu          sync.Mutex
+	current     *link
+	failed      error         // why there is no current link
+	changed     chan struct{} // closed and replaced when current or failed changes
+	incarnation incarnation
+	high        int64 // the highest index seen
+	losses      int   // how often this driver has noticed a loss of data
 }
 
-// NewDriver returns the driver alone. It connects by itself.
+// NewDriver returns the driver without a store. It starts to connect.
 func NewDriver(cfg Config) *Driver {
 	d := &Driver{cfg: cfg.withDefaults(), acl: zk.WorldACL(zk.PermAll), changed: make(chan struct{})}
 	if cfg.User != "" {

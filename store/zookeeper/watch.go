@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// changePrefix is how the names of changes begin. ZooKeeper appends a number that counts.
+	// changePrefix is the prefix of the names of changes. ZooKeeper appends a sequence number.
 	changePrefix = "c"
-	// keepChanges are kept at least, for watchers that are late or connect again. Older ones
-	// are deleted together, because every delete wakes the watchers.
+	// keepChanges is how many changes are kept at least, for watchers that are slow or
+	// reconnect. Older ones are deleted together, because every delete wakes the watchers.
 	keepChanges = 256
 	trimEvery   = 128
-	// giveUpAfter is how long a watch goes without a connection before it ends.
+	// giveUpAfter is how long a watch continues without a connection before it ends.
 	giveUpAfter = 10 * time.Second
 )
 
-// number is that of a change. It may wrap around.
+// number is the sequence number of a change. It may wrap around.
 func number(name string) (int32, error) {
 	n, err := strconv.ParseInt(strings.TrimPrefix(path.Base(name), changePrefix), 10, 32)
 	return int32(n), err
 }
 
-// trim deletes old changes now and then, beside everything else.
+// trim deletes old changes after every trimEvery changes, in the background.
 func (d *Driver) trim(l *link, name string) {
 	newest, err := number(name)
 	if err != nil || newest%trimEvery != 0 {
@@ -44,7 +44,7 @@ func (d *Driver) trim(l *link, name string) {
 		dir := d.cfg.Path + changesNode
 		list, err := l.children(ctx, dir, false)()
 		if err != nil {
-			return // the next one deletes more
+			return // the next trim deletes more
 		}
 		var old []any
 		for _, name := range list.names {
@@ -59,7 +59,7 @@ func (d *Driver) trim(l *link, name string) {
 }
 
 // Watch implements kv.Driver with one ZooKeeper watch on the list of changes, however many keys
-// there are. The list outlives connections, so a watch that connects again misses nothing.
+// there are. The list outlives connections, so a watch that reconnects misses nothing.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
 	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: pause, GiveUp: giveUpAfter}.Watch(ctx, func(f *kv.Follow) func(context.Context) error {
 		return (&watch{Follow: f, d: d}).next
@@ -71,10 +71,10 @@ type watch struct {
 	d      *Driver
 	begun  bool
 	losses int
-	last   int32 // change that was told
+	last   int32 // the last change that was yielded
 }
 
-// next tells what changed since the last time, and waits for the next change.
+// next yields the changes since the last call, and waits for the next change.
 func (w *watch) next(ctx context.Context) error {
 	bound, cancel := context.WithTimeout(ctx, giveUpAfter-w.Quiet())
 	defer cancel()
@@ -94,7 +94,7 @@ func (w *watch) next(ctx context.Context) error {
 	return fmt.Errorf("zookeeper: watch: %w", err)
 }
 
-// arm sets the watch and tells what changed since the last time.
+// arm sets the watch and yields the changes since the last call.
 func (w *watch) arm(ctx context.Context) (l *link, changed <-chan zk.Event, err error) {
 	if l, err = w.d.link(ctx); err != nil {
 		return nil, nil, err

@@ -12,8 +12,8 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// life is one incarnation of the ensemble's data.
-type life struct {
+// incarnation is one incarnation of the ensemble's data.
+type incarnation struct {
 	ID    string `json:"id"`
 	Began int64  `json:"began"` // the index before it
 }
@@ -21,7 +21,7 @@ type life struct {
 // The driver's own nodes.
 const (
 	indexNode   = "/.index"   // written by every transaction: its mzxid is the index
-	changesNode = "/.changes" // its children tell what changed
+	changesNode = "/.changes" // its children say what changed
 	lifeNode    = "/.life"
 )
 
@@ -29,11 +29,11 @@ func epochOf(zxid int64) int64 { return zxid >> 32 }
 
 // greet is the first thing that happens on a link. It notices an ensemble that lost data.
 //
-// ZooKeeper numbers transactions by the epoch of its leader and a counter. So the index of an
-// ensemble that was restored from a backup does not go back: its next leader has a larger
-// epoch. But every epoch closes all connections, every connection begins here, and a life is
-// written only if nobody has written the index since it was read. So the life says which
-// index was the last one before the first write of the epoch.
+// ZooKeeper numbers transactions by the epoch of its leader and a counter. So after a restore the
+// index does not go back: the next leader has a larger epoch. But every new epoch closes all
+// connections, every connection begins with greet, and greet writes an incarnation only if the
+// index was not written since it was read. So the incarnation has the last index before the first
+// write of the epoch.
 func (l *link) greet(ctx context.Context) error {
 	at := l.cfg.Path
 	if l.cfg.User != "" {
@@ -53,22 +53,22 @@ func (l *link) greet(ctx context.Context) error {
 			return err
 		}
 		l.epoch = epochOf(did[0].Stat.Mzxid)
-		// Behind a write of the same link, reads are linearizable.
+		// After a write on the same link, reads are linearizable.
 		index, err1 := l.get(ctx, at+indexNode)()
-		life, err2 := l.get(ctx, at+lifeNode)()
+		node, err2 := l.get(ctx, at+lifeNode)()
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
-		if err := json.Unmarshal(life.data, &l.life); err != nil {
+		if err := json.Unmarshal(node.data, &l.incarnation); err != nil {
 			return &store.ArgumentError{Field: "path", Value: at, Rule: "node " + lifeNode + " does not hold what this program writes"}
 		}
-		if epochOf(life.Mzxid) == l.epoch {
-			l.enter(l.life, index.Mzxid)
+		if epochOf(node.Mzxid) == l.epoch {
+			l.enter(l.incarnation, index.Mzxid)
 			return nil
 		}
 		_, err = l.multi(ctx,
 			&zk.CheckVersionRequest{Path: at + indexNode, Version: index.Version},
-			&zk.SetDataRequest{Path: at + lifeNode, Data: newLife(l.epoch, index.Mzxid), Version: life.Version})()
+			&zk.SetDataRequest{Path: at + lifeNode, Data: newIncarnation(l.epoch, index.Mzxid), Version: node.Version})()
 		if err != nil && !errors.Is(err, zk.ErrBadVersion) {
 			return err
 		}
@@ -76,23 +76,23 @@ func (l *link) greet(ctx context.Context) error {
 	return fmt.Errorf("node %s%s keeps changing", at, lifeNode)
 }
 
-// enter records the life that a link belongs to.
-func (d *Driver) enter(now life, index int64) {
+// enter notes the incarnation of a link, and whether data was lost.
+func (d *Driver) enter(now incarnation, index int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.life.ID != "" && d.life != now && now.Began < d.high {
+	if d.incarnation.ID != "" && d.incarnation != now && now.Began < d.high {
 		d.losses++
 		d.high = index
 	}
-	d.life = now
+	d.incarnation = now
 }
 
-func newLife(epoch, began int64) []byte {
+func newIncarnation(epoch, began int64) []byte {
 	return fmt.Appendf(nil, `{"id":"epoch %d %s","began":%d}`, epoch, rand.Text()[:8], began)
 }
 
-// create creates the path and the driver's own nodes in one transaction, so that nothing is
-// left behind if a right is missing.
+// create creates the path and the driver's own nodes in one transaction, so that it creates
+// nothing if a right is missing.
 func (l *link) create(ctx context.Context) error {
 	var ops []any
 	for i, c := range l.cfg.Path + "/" {
@@ -111,14 +111,15 @@ func (l *link) create(ctx context.Context) error {
 			ops = append(ops, &zk.CreateRequest{Path: path, Acl: l.acl})
 		}
 	}
-	for node, data := range map[string][]byte{indexNode: nil, changesNode: nil, lifeNode: newLife(0, 0)} {
+	for node, data := range map[string][]byte{indexNode: nil, changesNode: nil, lifeNode: newIncarnation(0, 0)} {
 		ops = append(ops, &zk.CreateRequest{Path: l.cfg.Path + node, Data: data, Acl: l.acl})
 	}
 	_, err := l.multi(ctx, ops...)()
 	return err
 }
 
-// own explains an error about a node of the driver itself. A new link creates them again.
+// own handles an error about a node of the driver itself. If the node is missing, it gives up the
+// link: the next link creates the nodes again.
 func (l *link) own(err error) error {
 	if errors.Is(err, zk.ErrNoNode) {
 		return l.lose(errDeleted)
