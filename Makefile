@@ -10,7 +10,7 @@ export GOWORK := off
 export GOFLAGS := $(strip $(GOFLAGS) $(if $(findstring -buildvcs,$(GOFLAGS)),,-buildvcs=false))
 
 # Not lab/comparison/: client-go alone is hundreds of packages to fetch and compile, for code that
-# nobody imports. It is checked by make vet lint tidy MODULES=./lab/comparison/ and by its own run.
+# nobody imports. It is checked by make lint tidy MODULES=./lab/comparison/ and by its own run.
 MODULES := $(sort $(dir $(shell find . -name go.mod -not -path './.*' -not -path './lab/comparison/*' -not -path '*/testdata/*' -not -path '*/node_modules/*')))
 # The tools module has no code of ours, only versions.
 CODE := $(filter-out ./tools/,$(MODULES))
@@ -181,29 +181,23 @@ mutations: ## apply every mutation of tools/mutations/*.txt to a copy and requir
 	@tools/mutations/run $(ARGS)
 
 .PHONY: check
-check: fmt vet lint rules tidy ## everything that needs no run: the five below
+check: fmt lint rules tidy ## everything that needs no run: gofmt, the linter (with go vet's analyzers), rules, tidy
 
 .PHONY: fmt
 fmt: ## gofmt
 	@echo "gofmt"; bad=$$(gofmt -l .); if [ -n "$$bad" ]; then echo "not formatted, run gofmt -w:"; echo "$$bad"; exit 1; fi
 
-.PHONY: vet
-vet: ## go vet, also of the planted build
-	@for m in $(CODE); do for tags in "" planted; do \
-		echo "vet $$m$${tags:+ -tags $$tags}"; (cd $$m && go vet -tags "$$tags" ./...); \
-	done; done
-
 # The linter is named after the versions it was built from, so a stale one is
 # never used and a fresh checkout with a kept cache does not build it again.
 .PHONY: lint
 lint: export GOLANGCI_LINT_CACHE := $(CURDIR)/.cache/golangci-lint-cache
-lint: ## golangci-lint, also of the planted build
+lint: ## golangci-lint with go vet's analyzers, also of the planted build
 	@lint="$(CURDIR)/.cache/golangci-lint-$$(go env GOVERSION)-$$(git hash-object tools/go.sum)"; \
 	if [ ! -x "$$lint" ]; then \
 		echo "building golangci-lint (once)"; rm -f .cache/golangci-lint-go*; \
 		(cd tools && go build -o "$$lint" github.com/golangci/golangci-lint/v2/cmd/golangci-lint); \
 	fi; \
-	for m in $(CODE); do for tags in "" planted; do \
+	for m in $(CODE); do for tags in "" $$(git -c safe.directory=* grep -qE '^//go:build .*planted' -- $$m && echo planted); do \
 		echo "lint $$m$${tags:+ -tags $$tags}"; \
 		(cd $$m && "$$lint" run --allow-parallel-runners --config "$(CURDIR)/.golangci.yaml" --build-tags "$$tags" ./...); \
 	done; done
