@@ -10,6 +10,12 @@
 // term. The supervisor gives up the group when the kernel has reported that no process is
 // left.
 //
+// If the supervisor is killed, the keeper stops every process of the command and then closes
+// the session, so that the next candidate does not wait for the TTL. The pidfd of the
+// supervisor proves its death, and the kernel reports that the keeper, a subreaper or an
+// init, has no child left. Without both proofs (outside Linux, before Linux 5.3, a process
+// that cannot be killed, a keeper that is gone too) the session expires.
+//
 // With Config.Isolate the keeper is the init of a pid namespace in which the command runs.
 // The kernel kills every process of the namespace when the keeper dies.
 //

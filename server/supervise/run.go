@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurehq/tenure"
@@ -53,6 +54,10 @@ type Config struct {
 	// by the wall clock of the host that would run it. 0: never again.
 	Once    string
 	OnceFor time.Duration
+
+	// Settings is what the function that keeper.Main gets needs to open the store; nil: if this
+	// process is killed, its session expires.
+	Settings []byte
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -131,7 +136,7 @@ func Run(ctx context.Context, st store.Store, cfg Config) error {
 		r.once = &once{store: st, name: OnceName(cfg.Group, cfg.Once), keep: cfg.OnceFor, call: r.timing.CallTimeout}
 	}
 	node, err := lease.New(r.store, lease.Config{
-		Candidate: tenure.Candidate{ID: cfg.ID, Priority: cfg.Priority}, Scope: store.Scope{cfg.Group}, Timing: r.timing, Log: slog.New(slog.DiscardHandler),
+		Candidate: tenure.Candidate{ID: cfg.ID, Priority: cfg.Priority}, Scope: store.Scope{cfg.Group}, Timing: r.timing, Log: slog.New(slog.DiscardHandler), Keeper: r,
 	})
 	if err != nil {
 		return &CodeError{CodeFailed, err}
@@ -174,7 +179,14 @@ type runner struct {
 	file    keeper.FencingFile
 	once    *once
 	signals chan os.Signal
+	session atomic.Pointer[store.Session] // the newest
 }
+
+// Keep and Forget make the runner a lease.Keeper.
+func (r *runner) Keep(s store.Session, _ string) { r.session.Store(&s) }
+
+// Forget does nothing: to close a session twice does no harm.
+func (r *runner) Forget(string) {}
 
 func (r *runner) run(ctx context.Context) error {
 	for {
@@ -243,6 +255,8 @@ func (r *runner) lead(ctx context.Context, term *tenure.Term, k *keeper.Process)
 	r.Say("%s leads group %q with token %d", r.ID, r.Group, term.Token())
 	if !keeper.WholeTree {
 		r.Say("on this system only the command's process group is stopped with it")
+	} else if !k.Proves {
+		r.Say("this kernel cannot prove the death of a process (that needs Linux 5.3): if this process is killed, its session expires after %v", r.timing.TTL)
 	}
 	out := r.supervise(term, k)
 	if r.once == nil || out.lost != nil || out.code != 0 {

@@ -62,8 +62,12 @@ func (s *supervisor) loop() outcome {
 	}
 	s.acknowledged(s.deadline)
 	stamp := s.term.Stamp()
+	var onDeath *keeper.Close
+	if session := s.session.Load(); session != nil && s.Settings != nil {
+		onDeath = &keeper.Close{Session: session.ID, TTL: session.TTL, Settings: s.Settings}
+	}
 	if s.keeper.Send(keeper.Message{
-		Kind: keeper.Start, Deadline: s.deadline, Grace: s.Grace, Token: stamp.Token.String(), Session: stamp.Session, Deployment: stamp.Deployment,
+		Kind: keeper.Start, Deadline: s.deadline, Grace: s.Grace, Token: stamp.Token.String(), Session: stamp.Session, Deployment: stamp.Deployment, Close: onDeath,
 	}) != nil {
 		return s.keeperGone()
 	}

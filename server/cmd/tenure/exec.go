@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,11 +13,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/storecli"
 	"github.com/tenurehq/tenure/server/supervise"
+	"github.com/tenurehq/tenure/server/supervise/keeper"
+	"github.com/tenurehq/tenure/store"
 )
 
 const execHelp = `Wait until this process leads GROUP, then run the command. Stop the command, and every
@@ -33,7 +37,9 @@ and TENURE_FENCING_FILE, a file of key=value lines with the token and the curren
 Before the lease expires, the command and all processes that it started get SIGTERM, and
 SIGKILL after --grace. On Linux this includes background processes and those in sessions
 of their own; elsewhere only the command's process group. A second process, the keeper,
-does this if this one is paused or killed. If the keeper does not respond, this process
+does this if this one is paused or killed. If this one was killed, and no process of the
+command is left, the keeper closes the session, so that another node can lead long before
+the TTL is over. If the keeper does not respond, this process
 kills the command before the lease expires. When the command ends, processes that it left
 behind are stopped too. Processes that another program started for the command (a service
 manager, a container engine) are not stopped.
@@ -90,12 +96,17 @@ func newExec(env cli.Env) *cobra.Command {
 			cfg.Say = func(string, ...any) {}
 		}
 		cfg.Stdin, cfg.Stdout, cfg.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-		store, err := connect(cmd.Context(), &conn, &cfg, storecli.Logger(cmd.ErrOrStderr(), slog.LevelError))
+		st, err := connect(cmd.Context(), &conn, &cfg, storecli.Logger(cmd.ErrOrStderr(), slog.LevelError))
 		if err != nil {
 			return err
 		}
-		defer store.Close()
-		return supervise.Run(cmd.Context(), store.Store, cfg)
+		defer st.Close()
+		if !conn.Dev { // the engine of --dev ends with this process
+			if cfg.Settings, err = json.Marshal(conn); err != nil {
+				return err
+			}
+		}
+		return supervise.Run(cmd.Context(), st.Store, cfg)
 	}
 	cmd := &cobra.Command{
 		Use:   "exec [flags] GROUP -- COMMAND [ARGS…]",
@@ -112,7 +123,7 @@ func newExec(env cli.Env) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&cfg.ID, "id", defaultID(), "node id of this candidate")
 	f.IntVar(&cfg.Priority, "priority", 0, "of the candidates that wait, those with a higher priority are elected first")
-	f.DurationVar(&cfg.TTL, "ttl", 0, "how long a crash of this process leaves the group without a leader (default 8s)")
+	f.DurationVar(&cfg.TTL, "ttl", 0, "how long a crash of this host leaves the group without a leader (default 8s)")
 	f.DurationVar(&cfg.Grace, "grace", 0, "time between SIGTERM and SIGKILL when the lease expires; 0s: no SIGTERM (default TTL/8)")
 	f.DurationVar(&cfg.StopTimeout, "stop-timeout", 0, "kill a command that runs this long after SIGINT or SIGTERM to this process (default: do not)")
 	f.BoolVar(&cfg.Isolate, "isolate", false, "run the command in a pid namespace: the kernel kills all its processes if the keeper dies")
@@ -130,6 +141,41 @@ func newExec(env cli.Env) *cobra.Command {
 		return storecli.Complete(&conn, env, storecli.CompleteGroup)(cmd, args, prefix)
 	}
 	return cmd
+}
+
+// endSession closes the session of an exec that has died, in its keeper. It retries until ctx ends.
+func endSession(ctx context.Context, c keeper.Close) error {
+	var conn storecli.Connection
+	conn.Flags(pflag.NewFlagSet("", pflag.ContinueOnError), os.LookupEnv) // the credential
+	if err := json.Unmarshal(c.Settings, &conn); err != nil {
+		return err
+	}
+	var first error
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		err := endOnce(ctx, &conn, c.Session)
+		if err == nil {
+			return nil
+		}
+		first = cmp.Or(first, err)
+		if ctx.Err() != nil {
+			return first
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func endOnce(ctx context.Context, conn *storecli.Connection, id store.SessionID) error {
+	st, err := conn.Open(ctx, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	ctx, cancel := context.WithTimeout(ctx, conn.Timeout)
+	defer cancel()
+	return st.End(ctx, id, store.Died)
 }
 
 // connect opens the store, and retries within cfg.Wait while the store cannot be reached. It

@@ -494,3 +494,44 @@ func TestExecEngineGone(t *testing.T) {
 	}
 	t.Logf("engine gone: %d rounds; %d of %d later writes refused", rounds, refused, rounds)
 }
+
+// When the wrapper is killed, its keeper stops the whole tree and then closes the session, long
+// before the TTL: the group is vacant with the reason "died", and no process of the tree runs.
+func TestExecDied(t *testing.T) {
+	e := newExecRig(t)
+	p := startServe(t, "--store="+etcdURL(e.engine.Members[0].Addr()))
+	for name, c := range map[string]struct {
+		store string
+		flags []string
+	}{
+		"engine":   {etcdURL(e.engine.Members[0].Addr()), nil},
+		"service":  {p.ready.URL, nil},
+		"isolated": {etcdURL(e.engine.Members[0].Addr()), []string{"--isolate"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if name == "isolated" {
+				needNamespaces(t)
+			}
+			const ttl = 2 * execWait // so that it cannot expire while the test waits
+			w := execute(t, c.store, "died-"+name, append(c.flags, "--ttl="+ttl.String()), "sh", "-c", tree)
+			var pids []int
+			until(t, "all processes run", func() bool {
+				if k := childrenOf(w.Process.Pid); len(k) == 1 {
+					pids = below(k[0])
+				}
+				return len(pids) == treeSize && sleeping(pids) && w.promised() > 0
+			})
+			if err := w.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), execWait)
+			defer cancel()
+			e.vacantMeansEmpty(ctx, t, w.group, pids)
+			terms, err := e.store.History(ctx, w.group, store.Page{})
+			if err != nil || len(terms) != 1 || terms[0].Reason != store.Died {
+				t.Errorf("%+v, %v\n%s", terms, err, &w.stderr)
+			}
+		})
+	}
+}

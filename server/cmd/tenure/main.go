@@ -28,7 +28,7 @@ import (
 
 func main() {
 	if keeper.Called(os.Args) {
-		os.Exit(keeper.Main(os.Args))
+		os.Exit(keeper.Main(os.Args, endSession))
 	}
 	ctx := context.Background()
 	if len(os.Args) < 2 || os.Args[1] != "exec" { // exec passes signals to its command

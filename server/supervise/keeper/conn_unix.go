@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Kind of a message.
@@ -18,12 +19,12 @@ type Kind string
 
 // The messages of the supervisor, then those of the keeper, with the fields that they use.
 const (
-	Start  Kind = "start"  // Deadline, Grace, Token, Session, Deployment: run the command
+	Start  Kind = "start"  // Deadline, Grace, Token, Session, Deployment, Close: run the command
 	Extend Kind = "extend" // Deadline: a keep-alive was acknowledged
 	Signal Kind = "signal" // Signal: for the command's process group
 	Stop   Kind = "stop"   // the term has ended: SIGTERM, and SIGKILL after the grace period
 	Kill   Kind = "kill"   // SIGKILL now
-	leave  Kind = "leave"  // exit if no command was started; the supervisor removes its files
+	leave  Kind = "leave"  // the supervisor goes on without this keeper
 
 	ready    Kind = "ready"
 	Started  Kind = "started"  // PID
@@ -42,12 +43,20 @@ type Message struct {
 	Token      string        `json:"token,omitempty"`
 	Session    string        `json:"session,omitempty"`
 	Deployment string        `json:"deployment,omitempty"`
+	Close      *Close        `json:"close,omitempty"`
 	Signal     int           `json:"signal,omitempty"`
 	PID        int           `json:"pid,omitempty"`
 	Errno      int           `json:"errno,omitempty"`
 	Reason     Reason        `json:"reason,omitempty"`
 	Status     uint32        `json:"status,omitempty"` // of wait(2)
 	Left       int           `json:"left,omitempty"`   // processes that the command left behind
+}
+
+// Close says how the keeper closes the session of a supervisor that has died.
+type Close struct {
+	Session  store.SessionID `json:"session"`
+	TTL      time.Duration   `json:"ttl"`
+	Settings []byte          `json:"settings"` // for the function that Main gets
 }
 
 // conn is one end of the socket between supervisor and keeper. One goroutine sends.

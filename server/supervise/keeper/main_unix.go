@@ -3,9 +3,9 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	ossignal "os/signal"
 	"runtime"
@@ -19,27 +19,32 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// command is the first argument of a keeper: PROGRAM keeper SOCKET GROUP PATH ARG0 ARGS…,
-// where SOCKET is the number of an open file.
+// command is the first argument of a keeper: PROGRAM exec-keeper SOCKET SUPERVISOR GROUP PATH
+// ARG0 ARGS…, where SOCKET is the number of an open file, and SUPERVISOR that of the
+// supervisor's pidfd; 0: there is none.
 const command = "exec-keeper"
 
 // Called reports whether this process was started as a keeper. A main asks before it does
 // anything else, and then calls Main.
 func Called(args []string) bool { return len(args) > 1 && args[1] == command }
 
-// Main is the keeper's main. It returns the exit code: 0 when no process is left.
-func Main(args []string) int {
+// Main is the keeper's main. It returns the exit code: 0 when no process is left. It calls end
+// to close the session of a supervisor that has died.
+func Main(args []string, end func(context.Context, Close) error) int {
 	debug.SetGCPercent(25) // a keeper waits, so it should need little memory
 	runtime.GOMAXPROCS(2)
 	runtime.LockOSThread() // the command dies with the thread that started it
-	fd, ok := socketOf(args)
+	fd, supervisor, ok := filesOf(args)
 	if !ok {
 		_, _ = fmt.Fprintln(os.Stderr, "error: only `tenure exec` can start the keeper")
 		return exitFailed
 	}
 	syscall.CloseOnExec(fd)
 	_ = syscall.SetNonblock(fd, true)
-	k := &keeper{conn: &conn{file: os.NewFile(uintptr(fd), "supervisor")}, path: args[4], argv: args[5:], clock: clock.System()}
+	k := &keeper{conn: &conn{file: os.NewFile(uintptr(fd), "supervisor")}, supervisor: supervisor, end: end, path: args[5], argv: args[6:], clock: clock.System()}
+	if supervisor != 0 {
+		syscall.CloseOnExec(supervisor)
+	}
 	if err := errors.Join(enterNamespace(), becomeSubreaper()); err != nil {
 		_ = k.conn.send(failed(err))
 		return exitFailed
@@ -47,13 +52,15 @@ func Main(args []string) int {
 	return k.run()
 }
 
-func socketOf(args []string) (fd int, ok bool) {
-	if len(args) < 6 {
-		return 0, false
+// filesOf returns the socket, and the pidfd of the supervisor.
+func filesOf(args []string) (fd, supervisor int, ok bool) {
+	if len(args) < 7 {
+		return 0, 0, false
 	}
 	var st syscall.Stat_t
 	fd, err := strconv.Atoi(args[2])
-	return fd, err == nil && fd > 2 && syscall.Fstat(fd, &st) == nil && st.Mode&syscall.S_IFMT == syscall.S_IFSOCK
+	supervisor, serr := strconv.Atoi(args[3])
+	return fd, supervisor, errors.Join(err, serr) == nil && fd > 2 && syscall.Fstat(fd, &st) == nil && st.Mode&syscall.S_IFMT == syscall.S_IFSOCK
 }
 
 // survivedSignals are caught, not ignored: the command would inherit ignored signals, as
@@ -72,6 +79,10 @@ type keeper struct {
 	clock    clock.Clock
 	watchdog watchdog
 
+	supervisor int // its pidfd; 0: none
+	end        func(context.Context, Close) error
+	close      *Close // nil: the session cannot be closed
+
 	deaths chan os.Signal
 	group  int  // the command's process group, and its process id; 0: not started
 	exited bool // the command has
@@ -88,8 +99,7 @@ func (k *keeper) run() int {
 		return exitFailed
 	}
 	orders := make(chan Message)
-	done := make(chan struct{})
-	go k.conn.receive(orders, done)
+	go k.conn.receive(orders, nil)
 	timer := k.clock.NewTimer()
 	timer.Set(clock.Never)
 	for {
@@ -121,8 +131,7 @@ func (k *keeper) run() int {
 			k.killAll()
 		}
 		if k.reap() {
-			close(done)
-			return k.report(orders == nil)
+			return k.report(orders)
 		}
 		timer.Set(k.watchdog.next())
 	}
@@ -161,7 +170,7 @@ func (k *keeper) forward(sig syscall.Signal) {
 }
 
 func (k *keeper) start(m Message) bool {
-	k.watchdog = watchdog{grace: m.Grace, deadline: m.Deadline}
+	k.watchdog, k.close = watchdog{grace: m.Grace, deadline: m.Deadline}, m.Close
 	if k.clock.Now() >= k.watchdog.next() {
 		_ = k.conn.send(Message{Kind: Ended, Reason: Expired}) // the command was not started
 		return false
@@ -254,17 +263,41 @@ func (k *keeper) killAll() {
 	}
 }
 
-// report tells the supervisor how the command ended. It waits for a supervisor that hangs.
-func (k *keeper) report(orphaned bool) int {
+// report tells the supervisor how the command ended, and waits until it has read that. It waits
+// for a supervisor that hangs. No process of the command is left. orders is nil if the connection
+// has ended.
+func (k *keeper) report(orders <-chan Message) int {
 	err := k.conn.sendBlocking(Message{Kind: Ended, Reason: k.watchdog.reason, Status: uint32(k.status), Left: k.left})
-	if orphaned || err != nil {
-		removeFencingFile()
-		return 1
+	late := time.After(ResponseTime)
+	for orders != nil && err == nil {
+		select {
+		case m, ok := <-orders:
+			if m.Kind == leave {
+				return 0
+			}
+			if !ok {
+				orders = nil
+			}
+		case <-late:
+			return 0
+		}
 	}
-	// The supervisor closes its end after it has read the message.
-	_ = k.conn.file.SetReadDeadline(time.Now().Add(ResponseTime))
-	_, _ = io.Copy(io.Discard, k.conn.file)
-	return 0
+	removeFencingFile()
+	k.closeSession()
+	return 1
+}
+
+// closeSession closes the session of a supervisor that has died, after the last process of the
+// command. The end of the connection does not prove the death, the pidfd does.
+func (k *keeper) closeSession() {
+	if k.close == nil || !WholeTree || !died(k.supervisor, k.close.TTL) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), k.close.TTL)
+	defer cancel()
+	if err := k.end(ctx, *k.close); err != nil {
+		_, _ = fmt.Fprintf(os.Stderr, "tenure: the process of `tenure exec` was killed, and its session cannot be closed: the group is free when it expires, within %v: %v\n", k.close.TTL, err)
+	}
 }
 
 // removeFencingFile removes the file of a supervisor that is gone.

@@ -3,8 +3,12 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"io"
+	"time"
+
+	"github.com/tenurehq/tenure/store"
 )
 
 // WholeTree: no process is found on this system.
@@ -14,10 +18,17 @@ const WholeTree = false
 func Called([]string) bool { return false }
 
 // Main is never called on this system.
-func Main([]string) int { return exitFailed }
+func Main([]string, func(context.Context, Close) error) int { return exitFailed }
+
+// Close is not used on this system.
+type Close struct {
+	Session  store.SessionID
+	TTL      time.Duration
+	Settings []byte
+}
 
 // Process is not available on this system.
-type Process struct{}
+type Process struct{ Proves bool }
 
 // Config says what a keeper runs.
 type Config struct {

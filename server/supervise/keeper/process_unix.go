@@ -20,6 +20,8 @@ type Process struct {
 	Messages chan Message
 	// Group is the process group of the command; 0: not started.
 	Group int
+	// Proves: the keeper can prove that this process has died.
+	Proves bool
 
 	isolated bool
 	cmd      *exec.Cmd
@@ -54,15 +56,19 @@ func New(c Config) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket to the keeper: %w", err)
 	}
-	cmd, err := c.start(its)
+	me := openPidfd()
+	cmd, err := c.start(its, me)
 	_ = syscall.Close(its)
+	if me != 0 {
+		_ = syscall.Close(me)
+	}
 	if err != nil {
 		_ = mine.Close()
 		return nil, err
 	}
 	p := &Process{
 		Messages: make(chan Message, 8), isolated: c.Isolate, cmd: cmd, conn: &conn{file: mine},
-		done: make(chan struct{}), exited: make(chan struct{}), spare: spare,
+		done: make(chan struct{}), exited: make(chan struct{}), spare: spare, Proves: me != 0,
 	}
 	go p.conn.receive(p.Messages, p.done)
 	go func() {
@@ -76,8 +82,8 @@ func New(c Config) (*Process, error) {
 	return p, nil
 }
 
-// start starts the keeper's process with its end of the socket.
-func (c Config) start(socket int) (*exec.Cmd, error) {
+// start starts the keeper's process with its end of the socket and the pidfd of this process.
+func (c Config) start(socket, me int) (*exec.Cmd, error) {
 	program, err := self()
 	if err != nil {
 		return nil, err
@@ -85,7 +91,7 @@ func (c Config) start(socket int) (*exec.Cmd, error) {
 	var failed error // of the first way
 	for _, add := range namespaces(c.Isolate) {
 		cmd := exec.Command(program)
-		cmd.Args = append([]string{"tenure", command, strconv.Itoa(socket), c.Group, c.Path}, c.Args...)
+		cmd.Args = append([]string{"tenure", command, strconv.Itoa(socket), strconv.Itoa(me), c.Group, c.Path}, c.Args...)
 		cmd.Env = append(os.Environ(), EnvGroup+"="+c.Group, EnvNode+"="+c.Node, EnvFencingFile+"="+c.File.path)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
 		cmd.WaitDelay = time.Second

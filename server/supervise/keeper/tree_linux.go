@@ -2,10 +2,12 @@ package keeper
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -153,6 +155,36 @@ func groupGone(int) bool { return true }
 
 // dieWithParent makes the command die with the keeper.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
+
+// openPidfd opens a pidfd of this process, which a child inherits under the same number; 0: the
+// kernel is older than Linux 5.3.
+func openPidfd() int {
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return 0
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+		_ = unix.Close(fd)
+		return 0
+	}
+	return fd
+}
+
+// died waits until the process of a pidfd has died, and reports whether it has.
+func died(pidfd int, within time.Duration) bool {
+	if pidfd == 0 {
+		return false
+	}
+	for end := time.Now().Add(within); ; {
+		poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+		n, err := unix.Poll(poll, int(max(0, time.Until(end).Milliseconds())))
+		switch {
+		case errors.Is(err, unix.EINTR) && time.Now().Before(end):
+		default:
+			return err == nil && n == 1 && poll[0].Revents&unix.POLLIN != 0
+		}
+	}
+}
 
 // self is this program, even after its file was replaced.
 func self() (string, error) { return procDir + "self/exe", nil }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"syscall"
+	"time"
 )
 
 // WholeTree: only the command's process group is stopped.
@@ -37,5 +38,9 @@ func namespaces(isolate bool) []func(*syscall.SysProcAttr) {
 func enterNamespace() error { return nil }
 
 func outsideNumber(_ []proc, inside int) int { return inside }
+
+func openPidfd() int { return 0 }
+
+func died(int, time.Duration) bool { return false }
 
 func self() (string, error) { return os.Executable() }
