@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strconv"
 	"strings"
 
+	"github.com/tenurehq/tenure/internal/placement"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -93,24 +93,10 @@ func each(ctx context.Context, st store.Store, prefix string, do func(store.Attr
 	}
 }
 
-func (r Rules) equal(o Rules) bool {
-	return r.Count == o.Count && maps.Equal(r.Weights, o.Weights) && maps.Equal(r.Pins, o.Pins)
+// of is the rules as the machine takes them.
+func (r Rules) of(cordoned map[string]bool) *placement.Rules {
+	return &placement.Rules{Weights: r.Weights, Pins: r.Pins, Full: r.full, Cordoned: cordoned}
 }
-
-// rank orders candidates for a shard: a pinned one is before all others.
-func (r Rules) rank(set string, index int, candidate string) float64 {
-	if r.Pins[index] == candidate {
-		return maxScore
-	}
-	weight, ok := r.Weights[candidate]
-	if !ok {
-		weight = 1
-	}
-	return score(Group(set, index), candidate, weight)
-}
-
-// maxScore is above every score.
-const maxScore = 1e300
 
 // Weigh sets the weight of a candidate in a set. Its share of the shards is in proportion; the
 // default weight is 1.

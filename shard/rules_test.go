@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/placement"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
@@ -381,7 +382,7 @@ func (w *writes) SetAttributes(ctx context.Context, a store.Attributes) (store.A
 // The rank of a candidate and the shard of a key are the same in every version: a process that is
 // upgraded gets its shards back.
 func TestRankStable(t *testing.T) {
-	if got := digest("orders-17", "node-3"); got != 0x2d4b091989d0225d {
+	if got := placement.Digest("orders-17", "node-3"); got != 0x2d4b091989d0225d {
 		t.Errorf("digest %#x", got)
 	}
 	if got := Of("tenant-42", 10); got != 7 {

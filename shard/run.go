@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/placement"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/internal/policy"
 	"github.com/tenurehq/tenure/internal/shardhook"
@@ -99,68 +101,155 @@ func Run(ctx context.Context, node *lease.Node, cfg Config, work func(context.Co
 	r := &runner{
 		quit: cancel,
 		cfg:  cfg, node: n, work: work, log: n.Log.With("set", cfg.Set), ctx: ctx,
-		shards: make([]owned, cfg.Count), born: map[store.SessionID]clock.Instant{}, moves: make(chan struct{}, cfg.MaxMoves),
+		held: make([]held, cfg.Count), wake: make(chan struct{}, 1),
 	}
 	if err := r.agree(ctx); err != nil {
 		return err
 	}
+	r.machine = placement.New(placement.Config{
+		Set: cfg.Set, Count: cfg.Count, Max: cfg.Max, MaxMoves: cfg.MaxMoves, Settle: cfg.Settle,
+		Self: n.Candidate.ID, Seed: rand.Uint64(), Sessions: n.Sessions, Rules: r.rules.Load(), Plant: cfg.plant,
+	})
 	n.Rank(cfg.Set, r.rank)
 	defer n.Rank(cfg.Set, nil)
-	for i := range r.shards {
-		r.stand(i)
-	}
-	tick := time.NewTicker(cfg.Settle / 4)
-	defer tick.Stop()
-	for n := 1; ctx.Err() == nil; n++ {
-		select {
-		case <-tick.C:
-			if n%4 == 0 {
-				r.readRules(ctx)
-			}
-			r.rebalance()
-			r.announce(ctx)
-		case <-ctx.Done():
-		}
-	}
-	r.stop()
+	r.busy.Go(r.readRules)
+	r.step(placement.Event{Kind: placement.OnBegin})
+	r.loop()
+	r.busy.Wait()
 	return context.Cause(ctx)
 }
 
-// runner is one process's part of a set.
+// runner is one process's part of a set. It does what the machine decides.
 type runner struct {
-	cfg   Config
-	node  shardhook.Node
-	work  func(context.Context, Shard) error
-	log   *slog.Logger
-	ctx   context.Context
-	quit  context.CancelCauseFunc // ends Run
-	moves chan struct{}           // holds one value per move in progress
-	busy  sync.WaitGroup
+	cfg  Config
+	node shardhook.Node
+	work func(context.Context, Shard) error
+	log  *slog.Logger
+	ctx  context.Context
+	quit context.CancelCauseFunc // ends Run
+	busy sync.WaitGroup
+	wake chan struct{} // there are actions in todo
 
-	rules atomic.Pointer[Rules]
+	rules atomic.Pointer[placement.Rules]
 
-	mu       sync.Mutex
-	cordoned map[string]bool
-	born     map[store.SessionID]clock.Instant // when a session was first seen here
-	shards   []owned
-	owns     int
-	stopping bool
-	warned   clock.Instant   // when the last failed campaign was logged
-	full     store.SessionID // what announce has written last
+	mu      sync.Mutex
+	machine *placement.Machine
+	todo    []placement.Action
+	held    []held          // by shard
+	warned  clock.Instant   // when the last failed campaign was logged
+	full    store.SessionID // what announce has written last; only readRules uses it
 }
 
-// owned is what this process knows of a shard.
-type owned struct {
-	standing bool
-	term     *tenure.Term
-	since    clock.Instant           // when the term began
-	cancel   context.CancelCauseFunc // of the work
-	to       string                  // the candidate that it is moved to
-	slot     bool                    // it counts as one of the moves
-	paused   bool                    // its work has failed
-	moved    clock.Instant           // when it was moved last
-	stay     time.Duration           // how long it stays at least; longer if it came back
-	fails    int
+// held is the term of a shard, and what ends its work.
+type held struct {
+	term *tenure.Term
+	ctx  context.Context
+	end  context.CancelCauseFunc
+}
+
+// step tells the machine what happened. It does not block.
+func (r *runner) step(e placement.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.todo = append(r.todo, r.machine.Step(r.node.Clock.Now(), e)...)
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// loop does the machine's actions, one after the other, until everything is given up.
+func (r *runner) loop() {
+	tick := time.NewTicker(r.cfg.Settle / 4)
+	defer tick.Stop()
+	stop := r.ctx.Done()
+	for {
+		select {
+		case <-r.wake:
+		case <-tick.C:
+			r.step(placement.Event{Kind: placement.OnTick})
+		case <-stop:
+			stop = nil
+			r.step(placement.Event{Kind: placement.OnStop})
+		}
+		r.mu.Lock()
+		todo, done := r.todo, r.machine.Done()
+		r.todo = nil
+		r.mu.Unlock()
+		for _, a := range todo {
+			r.act(a)
+		}
+		if done && len(todo) == 0 {
+			return
+		}
+	}
+}
+
+func (r *runner) act(a placement.Action) {
+	i, group := a.Shard, Group(r.cfg.Set, a.Shard)
+	r.mu.Lock()
+	h := r.held[i]
+	r.mu.Unlock()
+	switch a.Kind {
+	case placement.DoStand:
+		r.node.Stand(group, func(term *tenure.Term, err error) { r.stood(i, term, err) })
+	case placement.DoWithdraw:
+		r.node.Withdraw(group)
+	case placement.DoWork:
+		r.busy.Go(func() {
+			err := r.work(h.ctx, Shard{Set: r.cfg.Set, Index: i, Term: h.term})
+			early := h.ctx.Err() == nil
+			if early {
+				r.log.Warn("shard: work has returned before its term ended; another process gets the shard", "shard", i, "error", err)
+			}
+			r.step(placement.Event{Kind: placement.OnReturned, Shard: i, Early: early})
+		})
+	case placement.DoEnd:
+		if a.To == "" {
+			h.end(context.Cause(r.ctx))
+		} else {
+			h.end(errMove)
+		}
+	case placement.DoGive:
+		r.busy.Go(func() {
+			h.end(nil)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
+			defer cancel()
+			if a.To == "" || h.term.TransferTo(ctx, a.To) != nil {
+				_ = h.term.Resign(ctx)
+			}
+			r.step(placement.Event{Kind: placement.OnGiven, Shard: i})
+		})
+	}
+}
+
+// stood handles the outcome of a campaign. It does not block.
+func (r *runner) stood(i int, term *tenure.Term, err error) {
+	if term != nil {
+		ctx, end := context.WithCancelCause(term.Context())
+		r.mu.Lock()
+		r.held[i] = held{term, ctx, end}
+		r.mu.Unlock()
+		r.step(placement.Event{Kind: placement.OnWon, Shard: i})
+		return
+	}
+	r.step(placement.Event{Kind: placement.OnFailed, Shard: i, Retry: err != nil})
+	switch {
+	case err == nil || r.ctx.Err() != nil:
+	case errors.Is(err, lease.ErrClosed):
+		r.quit(err)
+	default:
+		r.mu.Lock()
+		now := r.node.Clock.Now()
+		warn := r.warned == 0 || now.Sub(r.warned) > time.Minute // once, and not for each of thousands
+		if warn {
+			r.warned = now
+		}
+		r.mu.Unlock()
+		if warn {
+			r.log.Warn("shard: campaigns fail, and are tried again", "shard", i, "error", err)
+		}
+	}
 }
 
 // agree checks that the other processes have the same count, and stores this process's weight.
@@ -195,7 +284,7 @@ func (r *runner) agree(ctx context.Context) error {
 		}
 		rules.Weights[r.node.Candidate.ID] = float64(r.cfg.Weight)
 	}
-	r.rules.Store(&rules)
+	r.rules.Store(rules.of(nil))
 	return nil
 }
 
@@ -219,24 +308,37 @@ func (r *runner) rank(group, candidate string) (float64, bool) {
 	if set != r.cfg.Set || index >= r.cfg.Count {
 		return 0, false
 	}
-	return r.rules.Load().rank(r.cfg.Set, index, candidate), true
+	return r.rules.Load().Rank(r.cfg.Set, index, candidate), true
 }
 
-// readRules reads weights, pins and cordons again.
-func (r *runner) readRules(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Settle)
-	defer cancel()
-	rules, err := ReadRules(ctx, r.node.Store, r.cfg.Set)
-	if err == nil { // otherwise the old ones apply
-		if was := r.rules.Swap(&rules); !was.equal(rules) {
-			r.log.Info("shard: weights or pins have changed")
-		}
-		// Two processes that start at the same moment do not see each other in agree. With two
-		// counts a key would have two owners, so only the process that wrote last continues.
-		if rules.Count != 0 && rules.Count != r.cfg.Count {
-			r.quit(&store.ArgumentError{Field: "Count", Value: r.cfg.Count, Rule: fmt.Sprintf("others run the set %q with %d shards", r.cfg.Set, rules.Count)})
+// readRules reads weights, pins and cordons once in a Settle, until Run ends.
+func (r *runner) readRules() {
+	tick := time.NewTicker(r.cfg.Settle)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			ctx, cancel := context.WithTimeout(r.ctx, r.cfg.Settle)
+			r.readOnce(ctx)
+			r.announce(ctx)
+			cancel()
+		case <-r.ctx.Done():
 			return
 		}
+	}
+}
+
+// readOnce reads the rules. If it cannot, the old ones apply.
+func (r *runner) readOnce(ctx context.Context) {
+	rules, err := ReadRules(ctx, r.node.Store, r.cfg.Set)
+	if err != nil {
+		return
+	}
+	// Two processes that start at the same moment do not see each other in agree. With two
+	// counts a key would have two owners, so only the process that wrote last continues.
+	if rules.Count != 0 && rules.Count != r.cfg.Count {
+		r.quit(&store.ArgumentError{Field: "Count", Value: r.cfg.Count, Rule: fmt.Sprintf("others run the set %q with %d shards", r.cfg.Set, rules.Count)})
+		return
 	}
 	cordoned := map[string]bool{}
 	err = each(ctx, r.node.Store, policy.Node(""), func(a store.Attributes) {
@@ -245,288 +347,42 @@ func (r *runner) readRules(ctx context.Context) {
 			cordoned[id] = true
 		}
 	})
+	was := r.rules.Load()
 	if err != nil {
-		return
+		cordoned = was.Cordoned
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cordoned = cordoned
-}
-
-// stand campaigns for a shard.
-func (r *runner) stand(i int) {
-	r.mu.Lock()
-	s := &r.shards[i]
-	if r.stopping || s.standing || s.paused || s.term != nil || r.over(r.owns+1) {
-		r.mu.Unlock()
-		return
+	now := rules.of(cordoned)
+	if !maps.Equal(was.Weights, now.Weights) || !maps.Equal(was.Pins, now.Pins) {
+		r.log.Info("shard: weights or pins have changed")
 	}
-	s.standing = true
-	r.busy.Add(1)
-	r.mu.Unlock()
-	r.node.Stand(Group(r.cfg.Set, i), func(term *tenure.Term, err error) { r.stood(i, term, err) })
-}
-
-// over reports whether owns is more than Max.
-func (r *runner) over(owns int) bool {
-	return r.cfg.Max > 0 && owns > r.cfg.Max && !r.cfg.plant.Has(plant.CapIgnored)
-}
-
-// stood handles the outcome of a campaign. It does not block.
-func (r *runner) stood(i int, term *tenure.Term, err error) {
-	r.mu.Lock()
-	s := &r.shards[i]
-	s.standing = false
-	if term == nil {
-		stopping, now := r.stopping, r.node.Clock.Now()
-		warn := r.warned == 0 || now.Sub(r.warned) > time.Minute // once, and not for each of thousands
-		if warn && err != nil {
-			r.warned = now
-		}
-		r.mu.Unlock()
-		r.busy.Done()
-		switch {
-		case err == nil || stopping:
-		case errors.Is(err, lease.ErrClosed):
-			r.quit(err)
-		default:
-			if warn {
-				r.log.Warn("shard: campaigns fail, and are tried again", "shard", i, "error", err)
-			}
-			time.AfterFunc(time.Second, func() { r.stand(i) })
-		}
-		return
-	}
-	ctx, cancel := context.WithCancelCause(term.Context())
-	s.term, s.since, s.cancel, s.to = term, r.node.Clock.Now(), cancel, ""
-	if s.stay > 0 && s.since.Sub(s.moved) <= 2*s.stay {
-		s.stay = min(2*s.stay, maxStay) // the candidate that it was moved to has given it back
-	} else {
-		s.stay = r.cfg.Settle
-	}
-	r.owns++
-	full := r.over(r.owns + 1)
-	switch {
-	case r.stopping:
-		cancel(context.Cause(r.ctx))
-	case r.over(r.owns):
-		cancel(errMove) // the sender did not know yet that this process is full
-	}
-	r.mu.Unlock()
-	if full {
-		go r.withdrawAll()
-	}
-	go r.own(ctx, i, term)
+	r.rules.Store(now)
+	r.step(placement.Event{Kind: placement.OnRules, Rules: now})
 }
 
 // announce tells the others whether this process owns as many shards as it may, so that they do not
 // move shards to it that it would give back.
 func (r *runner) announce(ctx context.Context) {
 	r.mu.Lock()
+	is := r.machine.Full()
+	r.mu.Unlock()
 	full := store.SessionID("")
-	if r.over(r.owns + 1) {
+	if is {
 		for _, s := range r.node.Sessions() {
 			if s.Candidate.ID == r.node.Candidate.ID {
 				full = s.ID
 			}
 		}
 	}
-	r.mu.Unlock()
 	if full == r.full {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Settle)
-	defer cancel()
 	if set1(ctx, r.node.Store, fullName(r.cfg.Set, r.node.Candidate.ID), sessionKey, string(full)) == nil {
 		r.full = full
 	}
 }
 
-// withdrawAll ends all campaigns: this process is full, or stops.
-func (r *runner) withdrawAll() {
-	for i := range r.shards {
-		r.mu.Lock()
-		standing := r.shards[i].standing
-		r.mu.Unlock()
-		if standing {
-			r.node.Withdraw(Group(r.cfg.Set, i))
-		}
-	}
-}
-
-// own runs the work of a shard, and then gives it up.
-func (r *runner) own(ctx context.Context, i int, term *tenure.Term) {
-	defer r.busy.Done()
-	err := context.Cause(ctx)
-	if err == nil {
-		err = r.work(ctx, Shard{Set: r.cfg.Set, Index: i, Term: term})
-	}
-	line := r.node.Sessions()
-	r.mu.Lock()
-	s := &r.shards[i]
-	moved := ctx.Err() != nil
-	s.cancel(nil)
-	to := s.to
-	if to == "" {
-		to = r.first(i, r.settled(line, r.node.Clock.Now()), r.node.Candidate.ID)
-	}
-	if moved {
-		s.fails = 0
-	} else {
-		s.fails++
-	}
-	fails := s.fails
-	s.paused = !moved
-	r.mu.Unlock()
-
-	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
-	defer cancel()
-	if to == "" || term.TransferTo(release, to) != nil {
-		_ = term.Resign(release)
-	}
-	r.mu.Lock()
-	if s.slot {
-		<-r.moves
-	}
-	s.term, s.to, s.slot = nil, "", false
-	r.owns--
-	r.mu.Unlock()
-	r.standAll()
-	if moved {
-		r.stand(i)
-		return
-	}
-	pause := backoff(fails)
-	r.log.Warn("shard: work has returned before its term ended; another process gets the shard", "shard", i, "error", err, "pause", pause)
-	time.AfterFunc(pause, func() {
-		r.mu.Lock()
-		s.paused = false
-		r.mu.Unlock()
-		r.stand(i)
-	})
-}
-
-// standAll campaigns for all shards again, after this process was full.
-func (r *runner) standAll() {
-	if r.cfg.Max == 0 {
-		return
-	}
-	for i := range r.shards {
-		r.stand(i)
-	}
-}
-
-// maxStay limits how long a shard stays with an owner that is not the first.
-const maxStay = 10 * time.Minute
-
 // releaseTimeout limits the handover of a shard. After that the shard is free when the session ends.
 const releaseTimeout = 10 * time.Second
-
-func backoff(fails int) time.Duration {
-	most := min(200*time.Millisecond<<min(fails, 10), 30*time.Second)
-	return most/2 + rand.N(most/2)
-}
-
-// rebalance moves shards to the candidates that should own them.
-func (r *runner) rebalance() {
-	now, line := r.node.Clock.Now(), r.node.Sessions()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	born := map[store.SessionID]clock.Instant{}
-	for _, s := range line {
-		first, known := r.born[s.ID]
-		if !known {
-			first = now
-		}
-		born[s.ID] = first
-	}
-	r.born = born
-	settled := r.settled(line, now)
-	for i := range r.shards {
-		s := &r.shards[i]
-		if s.term == nil || s.to != "" || now.Sub(s.since) < s.stay && !r.cfg.plant.Has(plant.MoveTwice) {
-			continue
-		}
-		best := r.first(i, settled, "")
-		if best == "" || best == r.node.Candidate.ID {
-			continue
-		}
-		select {
-		case r.moves <- struct{}{}:
-			s.to, s.moved, s.slot = best, now, true
-			s.cancel(errMove)
-			if r.cfg.plant.Has(plant.MoveBeforeDrain) {
-				go func(term *tenure.Term) { _ = term.TransferTo(r.ctx, best) }(s.term)
-			}
-		default:
-			return // MaxMoves are in progress
-		}
-	}
-}
-
-// settled returns this process's own session and those that it has seen for Settle. r.mu is held.
-func (r *runner) settled(line []store.Session, now clock.Instant) []store.Session {
-	long := line[:0:0]
-	for _, s := range line {
-		first, known := r.born[s.ID]
-		if known && now.Sub(first) >= r.cfg.Settle || s.Candidate.ID == r.node.Candidate.ID || r.cfg.plant.Has(plant.SettleIgnored) {
-			long = append(long, s)
-		}
-	}
-	return long
-}
-
-// first returns the candidate that should own a shard, or "" if there is none. r.mu is held.
-func (r *runner) first(i int, of []store.Session, but string) string {
-	best, most := "", 0.0
-	for _, s := range of {
-		id := s.Candidate.ID
-		if id == but || r.cordoned[id] || id != r.node.Candidate.ID && r.rules.Load().full[id] == s.ID || !s.Scope.Covers(Group(r.cfg.Set, i)) {
-			continue
-		}
-		if number := r.rules.Load().rank(r.cfg.Set, i, id); best == "" || number > most {
-			best, most = id, number
-		}
-	}
-	return best
-}
-
-// stop gives up all shards, MaxMoves at a time. Work that does not return in time delays only its
-// own shard.
-func (r *runner) stop() {
-	r.mu.Lock()
-	r.stopping = true
-	r.mu.Unlock()
-	r.withdrawAll()
-	patience := time.NewTimer(time.Second)
-	defer patience.Stop()
-	for i := range r.shards {
-		r.mu.Lock()
-		s := &r.shards[i]
-		moves := s.term != nil && !s.slot
-		r.mu.Unlock()
-		if !moves {
-			continue
-		}
-		slot := false
-		select {
-		case r.moves <- struct{}{}:
-			slot = true
-			patience.Reset(time.Second)
-		case <-patience.C:
-			patience.Reset(0)
-		}
-		r.mu.Lock()
-		if slot && s.term == nil { // it has ended meanwhile
-			<-r.moves
-		} else if s.term != nil {
-			s.slot = slot
-			s.cancel(context.Cause(r.ctx))
-		}
-		r.mu.Unlock()
-	}
-	r.busy.Wait()
-}
 
 // Owner reads who owns the shard of a key: whom to send a call to. It is a hint. The owner may have
 // changed when the call arrives, so it must be ready to refuse.

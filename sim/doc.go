@@ -6,14 +6,15 @@
 // crash and restart, the store fails and loses data, operators intervene. Time and randomness
 // come from one seed, so a run repeats exactly.
 //
-// Four seeds of ten are plain worlds. Three are rich: they also have some of the traits in
+// Three seeds of ten are plain worlds. Three are rich: they also have some of the traits in
 // kinds.go. One is a drill: one disturbance at a time, with strict expectations. Two are served:
 // two instances of the election service run the real code of internal/election, and three clients
-// lead over HTTP as docs/api.md describes, beside two candidates that use the library. The seed also
-// decides what the engine can do: expire sessions itself or leave that to the processes, one key
+// lead over HTTP as docs/api.md describes, beside two candidates that use the library. One has shards:
+// each process also runs the machine of internal/placement, joins and leaves, and operators change
+// weights and pins, which the processes do not all read alike. The seed also decides what the engine can do: expire sessions itself or leave that to the processes, one key
 // in a transaction or many, watches with ordered values or unordered hints, with or without gaps.
 //
-// The guarantees G1 to G8, the checks E1 to E8 (docs/guarantees.md) and the promises S1 to S5 of
+// The guarantees G1 to G8, the checks E1 to E13 (docs/guarantees.md) and the promises S1 to S5 of
 // store.Store are asserted by name at every event that could break them. A violation ends the
 // run, and the seed replays it:
 //

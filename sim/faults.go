@@ -77,6 +77,9 @@ func (w *world) injectRandom() {
 // pickDeck repeats each fault by its weight.
 func (w *world) pickDeck() {
 	add := func(f *fault) {
+		if w.kind == sharded && notSharded[f.name] {
+			return
+		}
 		for range f.weight {
 			w.deck = append(w.deck, f)
 		}
@@ -87,6 +90,11 @@ func (w *world) pickDeck() {
 	for i := range servedFaults {
 		if w.kind == served {
 			add(&servedFaults[i])
+		}
+	}
+	for i := range shardFaults {
+		if w.kind == sharded {
+			add(&shardFaults[i])
 		}
 	}
 	for t, f := range traitFaults {

@@ -25,15 +25,19 @@ const (
 	// A served world has two instances of the election service with three clients, beside
 	// two candidates that use the library.
 	served
+	// A sharded world has a set of shards that the processes share.
+	sharded
 )
 
-// kindOf: of ten seeds three are rich worlds, two are served worlds and one is a drill.
+// kindOf: of ten seeds three are rich worlds, two are served worlds, one is a drill and one has shards.
 func kindOf(seed uint64) kind {
 	switch seed % 10 {
 	case 0, 1, 2:
 		return rich
 	case 3:
 		return drill
+	case 4:
+		return sharded
 	case 7, 9:
 		return served
 	default:
@@ -99,15 +103,17 @@ const (
 	callEnded     = "campaign ended because its client left or its instance stopped"
 	lentWin       = "client led within its own session"
 	retryWin      = "retry answered with the term of an earlier call"
+	shardMoved    = "shard moved"
+	shardPlaced   = "shard where the rules want it"
 )
 
 // Kinds lists everything that must occur at least once in a run of many seeds.
 func Kinds() []string {
 	names := []string{
 		deposedAck, raisedAgain, lessTTL, sameID, batched, batchReleased, driftOverlap, slipAdvanced,
-		observedEnd, lateBeat, lateOpening, refusedFull, orderKept, coolDownKept, dropLate, dropUnseen, lateCopy, callEnded, lentWin, retryWin,
+		observedEnd, lateBeat, lateOpening, refusedFull, orderKept, coolDownKept, dropLate, dropUnseen, lateCopy, callEnded, lentWin, retryWin, shardMoved, shardPlaced,
 	}
-	for _, f := range slices.Concat(faults, servedFaults, instanceFaults) {
+	for _, f := range slices.Concat(faults, servedFaults, instanceFaults, shardFaults) {
 		names = append(names, f.name)
 	}
 	for _, f := range traitFaults {
@@ -186,7 +192,7 @@ func (w *world) pickEngine() {
 
 // pickNodes draws priorities, and gives two processes the same id.
 func (w *world) pickNodes() {
-	if w.kind == plain || w.kind == served {
+	if w.kind == plain || w.kind == served || w.kind == sharded {
 		return
 	}
 	for _, n := range w.nodes {

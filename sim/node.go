@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/internal/machine"
+	"github.com/tenurehq/tenure/internal/placement"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
@@ -66,6 +67,8 @@ type node struct {
 	unhealthy bool
 	reserve   map[string][]uint64 // planted bug: numbers that are handed out without asking the sink
 
+	placed *placed // in worlds with shards
+
 	deposed  bool // a deposed engine leader acknowledges the next keep-alive
 	loseNext bool // the next acquire gets no answer
 
@@ -97,6 +100,8 @@ type term struct {
 	returned bool
 	to       string
 	toSess   store.SessionID // the successor's session when the transfer was requested
+	early    bool            // its work returned by itself
+	leaving  bool            // work of a shard is about to return
 	forced   bool            // an operator closed the session by force: G3 does not apply
 	sealed   bool
 	full     bool          // the sink was full
@@ -160,6 +165,11 @@ func (n *node) start() {
 			Timing: machine.Timing(n.w.timing), Candidate: n.candidate, Scope: n.scope, Caps: n.store.Caps(), Line: n.roster,
 			Seed: n.w.rand.Uint64(), Plant: n.w.cfg.Plant,
 		})
+	}
+	if n.w.shards != nil {
+		clear(n.wants)
+		n.place()
+		return
 	}
 	for _, g := range n.w.groups {
 		n.wants[g] = false
@@ -353,6 +363,10 @@ func (n *node) act(a *machine.Action) {
 		}
 	case machine.DoFail:
 		n.wants[a.Group] = false
+		if n.placed != nil {
+			_, i := placement.Parse(a.Group)
+			n.soon(0, func() { n.decide(placement.Event{Kind: placement.OnFailed, Shard: i, Retry: true}) })
+		}
 	case machine.DoOverrun:
 		n.w.result.Overruns++
 	case machine.DoNote:
@@ -581,6 +595,11 @@ func (n *node) begin(rec store.Record, until clock.Instant) *term {
 		n.soon(0, func() { n.tick(t) })
 		return t
 	}
+	if n.placed != nil {
+		_, i := placement.Parse(t.group)
+		n.soon(0, func() { n.decide(placement.Event{Kind: placement.OnWon, Shard: i}) })
+		return t
+	}
 	n.seal(t)
 	return t
 }
@@ -689,31 +708,45 @@ func (n *node) endHere(t *term, cause error) {
 	if t.ended {
 		return
 	}
+	t.early = true
 	n.end(t, cause)
 	n.step(machine.Event{Kind: machine.OnEnded, Group: t.group, Token: t.token, Cause: cause})
 }
 
 // end ends the term's context. Work returns after a while.
 func (n *node) end(t *term, cause error) {
-	t.ended, t.cause = true, cause
-	n.w.mix(3, uint64(t.token))
-	n.w.result.Endings[endingName(cause)]++
-	n.w.log("%-8s ends %s token %d: %v", n.name, t.group, t.token, cause)
-	n.w.atChange(n)
+	n.ended(t, cause)
+	if n.placed != nil {
+		n.returns(t)
+		return
+	}
 	d := n.w.between(0, 100*time.Millisecond)
 	if n.hang > 0 {
 		d, n.hang = n.hang, 0
 	}
 	n.soon(d, func() {
-		t.returned = true
-		n.terms = slices.DeleteFunc(n.terms, func(o *term) bool { return o == t })
-		if n.client != nil {
-			n.client.returned(t)
-		} else {
-			n.step(machine.Event{Kind: machine.OnReturned, Group: t.group, Token: t.token, To: t.to, Session: t.toSess})
-		}
+		n.gone(t)
 		n.campaign(t.group, n.rest(t))
 	})
+}
+
+func (n *node) ended(t *term, cause error) {
+	t.ended, t.cause = true, cause
+	n.w.mix(3, uint64(t.token))
+	n.w.result.Endings[endingName(cause)]++
+	n.w.log("%-8s ends %s token %d: %v", n.name, t.group, t.token, cause)
+	n.w.atChange(n)
+}
+
+// gone tells the machine that work has returned.
+func (n *node) gone(t *term) {
+	t.returned = true
+	n.terms = slices.DeleteFunc(n.terms, func(o *term) bool { return o == t })
+	if n.client != nil {
+		n.client.returned(t)
+	} else {
+		n.step(machine.Event{Kind: machine.OnReturned, Group: t.group, Token: t.token, To: t.to, Session: t.toSess})
+	}
 }
 
 func endingName(cause error) string {

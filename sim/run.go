@@ -108,6 +108,7 @@ func Run(cfg Config) *Result {
 		w.groups = w.groups[:1]
 	}
 	w.pickGroups()
+	w.buildShards()
 	w.pickEngine()
 	w.store = newStore(w)
 	for _, g := range w.groups {
@@ -199,6 +200,7 @@ func (w *world) runFaults() {
 		return
 	}
 	w.allLed("after the last fault, within " + w.recovery().String())
+	w.checkPlaced()
 	victim := w.leader(w.groups[0])
 	if victim == nil {
 		return
@@ -207,7 +209,7 @@ func (w *world) runFaults() {
 	w.log("FAULT    the last crash: %s", victim.name)
 	w.run(w.now.add(clean))
 	for _, g := range w.groups {
-		if n := w.leader(g); n == nil || n == victim {
+		if n := w.leader(g); !w.movedNow(g) && (n == nil || n == victim) {
 			w.broken("G7", "group %s has no leader %v after a clean crash", g, clean)
 		}
 	}
@@ -246,6 +248,9 @@ func (w *world) heal() {
 func (w *world) allLed(when string) {
 	for _, g := range w.groups {
 		n := w.leader(g)
+		if w.movedNow(g) {
+			continue
+		}
 		if n == nil {
 			l, holder := w.store.grants[g], "nobody"
 			if o := w.store.owner(l.holder); o != nil && w.store.alive(l.holder) {

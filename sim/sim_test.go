@@ -14,7 +14,7 @@ import (
 
 // No guarantee is broken in any of these seeds. make sim runs more.
 func TestGuarantees(t *testing.T) {
-	seeds := 400 // a fifth of them are about the service
+	seeds := 400 // a fifth of them are about the service, a tenth about shards
 	if testing.Short() {
 		seeds = 20
 	}
@@ -36,7 +36,7 @@ func TestGuarantees(t *testing.T) {
 
 // A run that is too short for all kinds lists those that are missing.
 func TestMissing(t *testing.T) {
-	s := Many(Config{}, 4, 1, 0, nil) // one plain world
+	s := Many(Config{}, 5, 1, 0, nil) // one plain world
 	missing := s.Missing()
 	for _, name := range []string{"slow store", "drill: crash", deposedAck} {
 		if !slices.Contains(missing, name) {

@@ -342,6 +342,9 @@ func (s *simStore) wroteBeat(t *task, id store.SessionID, before, after kv.Item)
 		ttl := time.Duration(d.TTL) * time.Millisecond
 		owner, start := t.owner()
 		s.sessions[id] = &session{owner: owner, instance: start, ttl: ttl, beatAt: s.w.now, deadline: s.leased[string(id)]}
+		if s.w.shards != nil {
+			s.w.shards.opened[id] = s.w.now
+		}
 	case lives(after):
 		i.beatAt = s.w.now
 		if t != nil && t.call != nil && t.call.Kind == machine.CallBeat {

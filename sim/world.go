@@ -34,6 +34,7 @@ type world struct {
 	// In worlds with a service:
 	instances []*instance
 	cordons   map[string]bool // by candidate
+	shards    *shardWorld     // in worlds with shards
 
 	result  *Result
 	faulty  bool // faults are being injected

@@ -78,6 +78,15 @@ const (
 	SequenceReserve // a leader hands out numbers that it reserved earlier
 	RestoreAsIs     // a sink that was restored serves without its mark being advanced
 
+	// In shards.
+
+	MoveBeforeDrain // a shard is handed over while its work runs
+	MoveTwice       // processes that disagree about who should own a shard move it back and forth
+	SettleIgnored   // shards are moved to a process that has just begun
+	CapIgnored      // a process owns more shards than it may
+	StayFixed       // a shard that comes back is moved again as soon as any other
+	PinAbsent       // a shard is moved to its pinned candidate, although that does not live
+
 	elsewhere // the simulator does not run what follows: see Elsewhere
 
 	RetryStaleSeal // Lead campaigns again although a refused seal proves that the store lost data
@@ -94,13 +103,6 @@ const (
 
 	DeathOfDuplicate    // a session that two processes have registered ends with either
 	DeathOfUnregistered // a death ends sessions that were not registered
-
-	// In shards.
-
-	MoveBeforeDrain // a shard is handed over while its work runs
-	MoveTwice       // processes that disagree about who should own a shard move it back and forth
-	SettleIgnored   // shards are moved to a process that has just begun
-	CapIgnored      // a process owns more shards than it may
 
 	end
 )
@@ -175,6 +177,8 @@ var names = [...]string{
 	MoveTwice:           "move-twice",
 	SettleIgnored:       "settle-ignored",
 	CapIgnored:          "cap-ignored",
+	StayFixed:           "stay-fixed",
+	PinAbsent:           "pin-absent",
 }
 
 func (b Bug) String() string { return names[b] }
@@ -183,7 +187,7 @@ func (b Bug) String() string { return names[b] }
 func All() []Bug { return between(None, elsewhere) }
 
 // Elsewhere lists the bugs in code that the simulator does not run. Named tests catch them:
-// TestDataLossPlanted in lease, TestPlanted in pulse and shard.
+// TestDataLossPlanted in lease, TestPlanted in pulse.
 func Elsewhere() []Bug { return between(elsewhere, end) }
 
 func between(after, before Bug) []Bug {
