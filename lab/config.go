@@ -4,10 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
 )
+
+// CanPulse: keepers work on this platform.
+const CanPulse = runtime.GOOS == "linux"
 
 // Config describes the fleet to run. The zero value of a field is its default.
 type Config struct {
@@ -39,6 +43,10 @@ type Config struct {
 	NodeArgs, LedgerArgs []string
 	// EachNode, if given, returns further arguments of the node with that number, from 1.
 	EachNode func(int) []string
+
+	// Pulse gives each node a keeper, which ends its session as soon as it has died. Where the
+	// platform has none, the TTL applies.
+	Pulse bool
 
 	// Direct uses no proxies between the nodes and what they call.
 	Direct bool

@@ -213,6 +213,9 @@ func (f *Fleet) newNodes(engines []string, ledgerPort string, next func() string
 			}
 			args = append(args, through...)
 		}
+		if f.cfg.Pulse {
+			args = append(args, "--keeper", "auto")
+		}
 		args = append(args, f.cfg.NodeArgs...)
 		if f.cfg.EachNode != nil {
 			args = append(args, f.cfg.EachNode(i+1)...)

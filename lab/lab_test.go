@@ -181,6 +181,45 @@ func TestFleet(t *testing.T) {
 	}
 }
 
+// With keepers a killed leader is replaced although its lease has not expired.
+func TestFleetWithKeepers(t *testing.T) {
+	t.Parallel()
+	if !lab.CanPulse {
+		t.Skip("keepers need Linux")
+	}
+	const ttl = 2 * time.Minute // longer than eventually waits
+	f, err := lab.Start(t.Context(), lab.Config{Bin: programs(t), Nodes: 2, Workers: -1, TTL: ttl, Pulse: true, NodeArgs: []string{"--rto", "10m"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := f.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	c, err := client.New(client.Config{URLs: urls(f.File()), Timeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var first, next client.Leader
+	eventually(t, "a leader with a keeper", func() bool {
+		first, err = c.Leader(t.Context())
+		if err != nil {
+			return false
+		}
+		s, err := c.Status(t.Context(), first.URL)
+		return err == nil && s.Kept
+	})
+	if err := syscall.Kill(node(t, f.File(), first.ID).PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "another leader", func() bool {
+		next, err = c.Leader(t.Context())
+		return err == nil && next.Token > first.Token
+	})
+}
+
 // asked checks the clients' history and the ledger.
 func asked(t *testing.T, dir string, file labapi.FleetFile) {
 	t.Helper()

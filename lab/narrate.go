@@ -119,19 +119,22 @@ func (n *narrator) announce(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 4*lookEvery)
 	defer cancel()
-	all, err := n.fleet.Failovers(ctx)
-	i := slices.IndexFunc(all.Items, func(f api.Failover) bool { return err == nil && f.Token == n.token && f.TotalUS > 0 })
-	details := ""
-	if i >= 0 {
-		details = failoverDetails(all.Items[i])
-	}
-	if i >= 0 || clock.System().Now().Sub(n.changed) > detailTime {
+	details := FailoverDetails(ctx, n.fleet, n.token)
+	if details != "" || clock.System().Now().Sub(n.changed) > detailTime {
 		n.line.Say("%s leads %s token %d%s", n.leader, n.file.Group, n.token, details)
 		n.changed = 0
 	}
 }
 
-func failoverDetails(f api.Failover) string {
+// FailoverDetails says how long the failover to a token took and why it happened, as its leader
+// has recorded it; empty: not yet.
+func FailoverDetails(ctx context.Context, fleet *fleetclient.Client, token fence.Token) string {
+	all, err := fleet.Failovers(ctx)
+	i := slices.IndexFunc(all.Items, func(f api.Failover) bool { return f.Token == token && f.TotalUS > 0 })
+	if err != nil || i < 0 {
+		return ""
+	}
+	f := all.Items[i]
 	s := fmt.Sprintf(" after %s (%s", brief(f.TotalUS), f.Cause)
 	if f.GapUS != nil {
 		s += ", handover gap " + brief(*f.GapUS)

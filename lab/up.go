@@ -25,6 +25,9 @@ func Up(ctx context.Context, cfg Config, rate float64, line *Timeline) error {
 	}
 	file := f.File()
 	line.Say("%s; the fleet file is %s", Inventory(file), f.Path())
+	if cfg.Pulse {
+		line.Say("each node has a keeper: a leader that is killed is replaced within milliseconds, and not after the TTL")
+	}
 	narrator, err := newNarrator(file, line)
 	if err != nil {
 		return errors.Join(err, f.Stop())
@@ -33,7 +36,7 @@ func Up(ctx context.Context, cfg Config, rate float64, line *Timeline) error {
 	wait.Go(func() { narrator.run(ctx) })
 	wait.Go(func() {
 		if _, err := narrator.fleet.Leader(ctx); err == nil {
-			line.Show(hints(file, f.Path()))
+			line.Show(hints(file, f.Path(), cfg.Pulse))
 		}
 	})
 	if rate > 0 {
@@ -85,7 +88,7 @@ func nodeURLs(file labapi.FleetFile) (urls []string) {
 
 // hints are commands to try next. They find the leader when they run: a process id or a URL
 // of the leader would be wrong after the first change.
-func hints(file labapi.FleetFile, path string) string {
+func hints(file labapi.FleetFile, path string, pulse bool) string {
 	node := file.Nodes[0].URL
 	self := os.Args[0]
 	chaos := filepath.Join(filepath.Dir(self), "chaos")
@@ -96,7 +99,11 @@ func hints(file labapi.FleetFile, path string) string {
 	try("curl -s "+node+"/status", "show the state of a node")
 	try("curl -s -X PUT -d '{\"limit\":5}' "+node+"/records/limits", "write a record; this needs no leader, so any node accepts it")
 	try(chaos+" transfer-leader", "hand the leadership over to another node")
-	try(chaos+" kill-leader", "kill the process of the leader; the fleet restarts it")
+	killed := "another leads when its lease has expired"
+	if pulse {
+		killed = "its keeper lets another lead within milliseconds"
+	}
+	try(chaos+" kill-leader", "kill the process of the leader: "+killed+"; the fleet restarts it")
 	try(chaos+" gc-pause-leader", "stop the leader for longer than its lease, then resume it")
 	if file.Engine.PID != 0 {
 		try(chaos+" partition-leader", "cut the leader off the engine for a while")

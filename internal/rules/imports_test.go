@@ -119,7 +119,7 @@ var layers = []layer{
 		why: "pages; only their tests are Go"},
 	{path: "server/...", may: []string{".", "fence/...", "clock", "lease", "pulse", "shard", "store", "store/...", "raft", "internal/plant", "internal/policy", "internal/guard", "internal/machine", "internal/election"}, testsToo: []string{"electortest", "store/storetest", "tenuretest", "internal/child", "internal/enginetest", "internal/servertest"},
 		why: "the product knows neither the reference fleet nor the lab"},
-	{path: "reference/...", may: []string{".", "elector", "fence/...", "clock", "lease", "store", "store/...", "raft", "internal/guard", "server/..."}, testsToo: []string{"electortest", "tenuretest", "internal/child", "internal/enginetest", "internal/servertest"},
+	{path: "reference/...", may: []string{".", "elector", "fence/...", "clock", "lease", "pulse", "store", "store/...", "raft", "internal/guard", "server/..."}, testsToo: []string{"electortest", "tenuretest", "internal/child", "internal/enginetest", "internal/servertest"},
 		why: "the reference fleet is what a user could write, and knows nothing of the lab"},
 	{path: "lab/...", may: []string{".", "fence/...", "clock", "lease", "store", "store/...", "raft", "internal/child", "internal/plant", "internal/servertest", "server/...", "reference/..."}, testsToo: []string{"internal/enginetest"},
 		why: "the lab may use everything, and nobody imports the lab"},

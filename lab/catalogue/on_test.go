@@ -46,7 +46,7 @@ func TestOn(t *testing.T) {
 	for _, tr := range two[0].Trials(experiment.Quick) {
 		names = append(names, tr.Name)
 	}
-	if !slices.Equal(names, []string{"redis-2s", "raft-500ms"}) {
+	if !slices.Equal(names, []string{"redis-2s", "redis-10s-pulse", "raft-500ms"}) {
 		t.Errorf("experiment 1 on two engines: %v", names)
 	}
 	for _, name := range []string{"9" + on + "redis", "1" + on + "mysql"} {

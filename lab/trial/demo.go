@@ -24,7 +24,7 @@ func Demo(ctx context.Context, cfg lab.Config, line *lab.Timeline) (err error) {
 	defer cancel()
 	cfg.TTL = 2 * time.Second // the shortest that etcd has
 	cfg.Event = func(what string) { line.Say("%s", what) }
-	s := &Run{Outcome: &Outcome{Trial: Trial{TTL: cfg.TTL, Rate: 200, Patience: time.Second}}, Config: Config{Say: line.Say}}
+	s := &Run{Outcome: &Outcome{Trial: Trial{TTL: cfg.TTL, Rate: 200, Patience: time.Second, Pulse: cfg.Pulse}}, Config: Config{Say: line.Say}}
 	if err := s.start(ctx, cfg); err != nil {
 		return err
 	}
@@ -96,5 +96,22 @@ func (s *Run) demo(ctx context.Context) error {
 		return fmt.Errorf("%w: the refusal of the stale write: the ledger accepted it", ErrNotSeen)
 	}
 	s.Say("%s has stepped down", r.Node)
+	if err := s.Hold(ctx, toRead); err != nil || !s.Pulse {
+		return err
+	}
+	killed, err := s.Chaos.Inject(ctx, chaos.Spec{Kind: chaos.KillLeader})
+	if err != nil {
+		return err
+	}
+	next, err := s.Sealed(ctx, killed.Token)
+	if err != nil {
+		return err
+	}
+	details := ""
+	_ = Await(ctx, "the record of the failover", func(ctx context.Context) bool { // only shown
+		details = lab.FailoverDetails(ctx, s.Nodes, next.Token)
+		return details != ""
+	})
+	s.Say("%s was killed (SIGKILL), and its keeper ends its session: %s leads with token %d%s; the TTL is %v", killed.Target, next.ID, next.Token, details, s.TTL)
 	return s.Hold(ctx, toRead)
 }

@@ -82,7 +82,7 @@ func (t Trial) Do(ctx context.Context, cfg Config) (Outcome, error) {
 	}
 	fleet := lab.Config{
 		Bin: cfg.Bin, Dir: filepath.Join(cfg.Dir, "fleet"), Group: Group, Backend: t.Engine, Nodes: t.Nodes, Engines: t.Engines, Workers: cmp.Or(t.Workers, -1), TTL: t.TTL, DB: db,
-		Unfenced: t.Unfenced, KeepAll: true, NodeArgs: append([]string{"--trace", traces}, t.args()...), Restart: true, Event: func(what string) { cfg.Say("%s", what) },
+		Unfenced: t.Unfenced, Pulse: t.Pulse, KeepAll: true, NodeArgs: append([]string{"--trace", traces}, t.args()...), Restart: true, Event: func(what string) { cfg.Say("%s", what) },
 	}
 	if len(t.Plant) > 0 {
 		fleet.NodeArgs = append(fleet.NodeArgs, "--plant", strings.Join(t.Plant, ","))
@@ -253,6 +253,16 @@ func (s *Run) AllUp(ctx context.Context) error {
 
 // CurrentNodes returns the nodes with the PIDs that they have now.
 func (s *Run) CurrentNodes() []labapi.NodeFile { return s.fleet.File().Nodes }
+
+// Kept waits until a keeper watches over the leader, and notes in the round who leads then.
+func (s *Run) Kept(ctx context.Context, r *Round) error {
+	return Await(ctx, "a keeper of the leader", func(ctx context.Context) bool {
+		l, err := s.Leader(ctx, 0)
+		r.Node, r.Token = l.ID, l.Token
+		st, ok := s.Status(ctx, l.URL)
+		return err == nil && ok && st.Kept
+	})
+}
 
 // Others returns the ids of all nodes but one.
 func (s *Run) Others(but string) (ids []string) {

@@ -62,6 +62,8 @@ type Trial struct {
 	// Plant lists the bugs planted in the nodes.
 	Plant    []string `json:"plant,omitempty"`
 	Unfenced bool     `json:"unfenced,omitempty"`
+	// Pulse gives the nodes keepers. Without them only the TTL reveals a crash.
+	Pulse bool `json:"pulse,omitempty"`
 
 	// Pass lists the checks that must pass, Broken those that must fail because the trial
 	// breaks them on purpose, Told those that are reported only.

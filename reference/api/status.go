@@ -50,6 +50,8 @@ type Status struct {
 	Scheduler json.RawMessage `json:"scheduler,omitempty"`
 	// LedgerOK: the ledger answered the last call and can be used.
 	LedgerOK bool `json:"ledger_ok"`
+	// Kept: a keeper ends this node's session, or its Raft term, as soon as its process has died.
+	Kept bool `json:"kept,omitempty"`
 	// PauseMaxMS is the longest pause of the process.
 	PauseMaxMS float64 `json:"pause_max_ms"`
 }

@@ -28,7 +28,7 @@ const passwordVariable = "FLEET_NODE_PASSWORD"
 // one that is called at the end.
 func Node(env func(string) (string, bool), extend func(*pflag.FlagSet, *node.Config) func() (end func(), err error)) *cobra.Command {
 	var cfg node.Config
-	var passwordFile string
+	var passwordFile, keeper string
 	var untilEOF, verbose bool
 	var complete func() (func(), error)
 	cmd := &cobra.Command{
@@ -67,6 +67,14 @@ user is read from --password-file or from ` + passwordVariable + `.`,
 				}
 				defer end()
 			}
+			if err := cfg.Validate(); err != nil {
+				return cli.Exit(cli.ExitUsage, err)
+			}
+			end, err := withKeeper(keeper, &cfg)
+			if err != nil {
+				return err
+			}
+			defer end()
 			ctx, cancel := cli.UntilEOF(cmd, untilEOF)
 			defer cancel()
 			return runNode(ctx, cmd, cfg)
@@ -92,6 +100,7 @@ user is read from --password-file or from ` + passwordVariable + `.`,
 	f.DurationVar(&cfg.TTL, "lease-ttl", 0, "how long a session outlives its last keep-alive: what a crash costs (default 8s)")
 	f.DurationVar(&cfg.Beat, "renew-interval", 0, "time between keep-alives (default a quarter of the TTL)")
 	f.IntVar(&cfg.Misses, "misses", 0, "keep-alives in a row that may fail before a warning is logged (default 3)")
+	f.StringVar(&keeper, "keeper", "off", "end the session at once if this process dies: auto starts a keeper (Linux), a path is the socket of `tenure keeper`, off waits for the TTL")
 	f.DurationVar(&cfg.Tick, "tick", 0, "time between the scheduler's ticks (default 1s)")
 	f.DurationVar(&cfg.MisfireGrace, "misfire-grace", 0, "how late a firing may be without being a misfire (default two ticks, at least 2s)")
 	f.DurationVar(&cfg.RTO, "rto", 0, "time that a failover may take; each phase has its share (default 30s)")
@@ -110,9 +119,6 @@ user is read from --password-file or from ` + passwordVariable + `.`,
 }
 
 func runNode(ctx context.Context, cmd *cobra.Command, cfg node.Config) error {
-	if err := cfg.Validate(); err != nil {
-		return cli.Exit(cli.ExitUsage, err)
-	}
 	logged := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(logged)

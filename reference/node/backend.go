@@ -45,15 +45,9 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 	candidate := tenure.Candidate{ID: n.Config.ID, Address: address}
 	switch n.Config.Store {
 	default:
-		tlsConfig, err := n.Config.TLS.load()
+		store, err := n.Config.EngineConfig().Open(ctx)
 		if err != nil {
 			return nil, err
-		}
-		octx, cancel := context.WithTimeout(ctx, openTimeout)
-		defer cancel()
-		store, err := engines.Open(octx, n.Config.Store, engines.Options{Password: n.Config.Password, TLS: tlsConfig})
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrEngine, err)
 		}
 		return n.openLease(ctx, store, candidate, store.Close)
 	case StoreRaft:
@@ -79,6 +73,30 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 		}
 		return n.openLease(ctx, store, candidate, store.Close)
 	}
+}
+
+// EngineConfig is what the engine is opened with.
+type EngineConfig struct {
+	Store, Password string
+	TLS             TLSFiles
+}
+
+// EngineConfig returns what the engine is opened with, for a keeper.
+func (c Config) EngineConfig() EngineConfig { return EngineConfig{c.Store, c.Password, c.TLS} }
+
+// Open opens the engine.
+func (c EngineConfig) Open(ctx context.Context) (engines.Store, error) {
+	tlsConfig, err := c.TLS.load()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	st, err := engines.Open(ctx, c.Store, engines.Options{Password: c.Password, TLS: tlsConfig})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrEngine, err)
+	}
+	return st, nil
 }
 
 // resume raises the tokens of a store in memory above those of earlier processes, which the
@@ -107,6 +125,9 @@ func (n *Node) openLease(ctx context.Context, st store.Store, candidate tenure.C
 	cfg := lease.Config{
 		Candidate: candidate, Scope: store.Scope{n.Config.Group}, Timing: n.Config.Timing,
 		Health: n.Health, OnNote: n.noted, Log: n.Config.Log, Clock: n.clock,
+	}
+	if n.Config.Keeper != nil {
+		cfg.Keeper = n.Config.Keeper
 	}
 	if err := n.awaitTwin(ctx, st, candidate); err != nil {
 		return nil, err
@@ -146,6 +167,13 @@ func (n *Node) Health(context.Context) error {
 		return n.sink.Lasting()
 	}
 	return n.sink.Ready()
+}
+
+// Kept reports whether a keeper watches over this process.
+func (n *Node) Kept() bool {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	return n.Config.Keeper != nil && n.Config.Keeper.Wait(now) == nil
 }
 
 // Deployment is the name in the stamps of this fleet.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"log/slog"
@@ -59,6 +60,9 @@ type Config struct {
 	// Workers are the URLs of the workers. There may be none.
 	Workers []string
 
+	// Keeper, if set, ends the session of this process when it dies: a pulse.Client.
+	Keeper Keeper
+
 	// Timing is that of the lease. A zero field has its default.
 	lease.Timing
 
@@ -93,6 +97,12 @@ type Config struct {
 	HTTP httpapi.Limits
 	// Log, by default slog.Default.
 	Log *slog.Logger
+}
+
+// Keeper is a lease.Keeper that can say whether it has every session.
+type Keeper interface {
+	lease.Keeper
+	Wait(ctx context.Context) error
 }
 
 // TLSFiles are PEM files; all three or none.

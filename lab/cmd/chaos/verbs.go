@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/chaos/inspect"
+	fleetclient "github.com/tenurehq/tenure/reference/client"
 )
 
 // answer is the output for programs.
@@ -66,7 +68,7 @@ func (s *settings) run(ctx context.Context, stdout, stderr io.Writer) error {
 		l, lerr := f.Leader(ctx, 0)
 		if lerr == nil {
 			out.After, out.AtNS = &l, clock.System().Now()
-			tell.say(out.AtNS, fmt.Sprintf("%s leads with token %d", l.ID, l.Token))
+			tell.say(out.AtNS, fmt.Sprintf("%s leads with token %d%s", l.ID, l.Token, s.took(ctx, l)))
 		}
 		err = errors.Join(err, lerr)
 	}
@@ -92,6 +94,24 @@ func (s *settings) run(ctx context.Context, stdout, stderr io.Writer) error {
 		err = errors.Join(err, werr)
 	}
 	return err
+}
+
+// took says how long the failover to a leader took and why, after the old one was killed. The new
+// one records that after its first answer.
+func (s *settings) took(ctx context.Context, leader inspect.Target) (details string) {
+	if s.verb != chaos.KillLeader {
+		return ""
+	}
+	c, err := fleetclient.New(fleetclient.Config{URLs: []string{leader.URL}, Timeout: time.Second})
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	inspect.Poll(ctx, time.Second, inspect.PollEvery, func() bool {
+		details = lab.FailoverDetails(ctx, c, leader.Token)
+		return details != ""
+	})
+	return details
 }
 
 // faults injects the faults of the command and returns them.

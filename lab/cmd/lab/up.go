@@ -23,6 +23,7 @@ func fleetFlags(f *pflag.FlagSet, cfg *lab.Config) {
 	f.IntVar(&cfg.Engines, "engines", 1, "number of etcd members")
 	f.IntVar(&cfg.Nodes, "nodes", 3, "number of nodes")
 	f.IntVar(&cfg.Workers, "workers", 2, "number of workers, -1 is none")
+	f.BoolVar(&cfg.Pulse, "pulse", lab.CanPulse, "give each node a keeper, so that a killed leader is replaced within milliseconds (Linux)")
 }
 
 func binFlag(f *pflag.FlagSet, bin *string) {

@@ -18,6 +18,7 @@ import (
 )
 
 func main() {
+	command.Keeper()
 	os.Exit(cli.Run(cli.UntilSignal(), newRoot(os.LookupEnv), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 

@@ -25,6 +25,7 @@ import (
 )
 
 func main() {
+	command.Keeper()
 	os.Exit(run(cli.UntilSignal(), os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr))
 }
 

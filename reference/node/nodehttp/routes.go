@@ -160,7 +160,7 @@ func (n *handler) writeError(err error) error {
 func (n *handler) getStatus(w http.ResponseWriter, _ *http.Request) {
 	s := api.Status{
 		NodeID: n.Config.ID, Group: n.Config.Group, Role: api.Candidate, FenceToken: n.Token(), Address: n.Address, Backend: n.Config.Backend(),
-		PID: os.Getpid(), LedgerOK: n.LedgerOK(), PauseMaxMS: float64(n.LongestPause().Microseconds()) / 1000,
+		PID: os.Getpid(), LedgerOK: n.LedgerOK(), Kept: n.Kept(), PauseMaxMS: float64(n.LongestPause().Microseconds()) / 1000,
 	}
 	if l := n.Leader(); l != nil {
 		s.Leader, s.LeaderAddress, s.SinceMS, s.FenceToken = l.Candidate.ID, l.Candidate.Address, l.Since.UnixMilli(), l.Token
