@@ -77,7 +77,7 @@ func (t Table[T]) List(o *Output, rows []T) error {
 		if len(rows) == 0 {
 			return nil
 		}
-		return o.Print(t.filled(rows).render(rows, true, 0, o.coloured()))
+		return o.Print(t.filled(rows).render(rows, true, 0, o.Coloured()))
 	}
 	for _, row := range rows {
 		if err := t.line(o, row); err != nil {
@@ -102,7 +102,7 @@ func (t Table[T]) Stream(o *Output, row T) error {
 	case FormatTable:
 		titles := !o.titled
 		o.titled = true
-		return o.Print(t.render([]T{row}, titles, streamWidth, o.coloured()))
+		return o.Print(t.render([]T{row}, titles, streamWidth, o.Coloured()))
 	case FormatYAML:
 		return errors.Join(o.Print("---\n"), document(o, row))
 	}
@@ -207,7 +207,8 @@ func (t Table[T]) render(rows []T, titles bool, least int, coloured bool) string
 	return all.String()
 }
 
-func (o *Output) coloured() bool {
+// Coloured reports whether the output is a terminal and colours are wanted.
+func (o *Output) Coloured() bool {
 	if v, ok := o.env("NO_COLOR"); ok && v != "" {
 		return false
 	}

@@ -148,7 +148,7 @@ func TestColour(t *testing.T) {
 		}}
 	}
 	for kv, want := range map[string]bool{"": true, "NO_COLOR=1": false, "NO_COLOR=": true, "TERM=dumb": false} {
-		if got := with(tty, kv).coloured(); got != want {
+		if got := with(tty, kv).Coloured(); got != want {
 			t.Errorf("%q: %v", kv, got)
 		}
 	}

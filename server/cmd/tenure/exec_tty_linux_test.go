@@ -21,54 +21,10 @@ func (e *execRig) terminal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours, its := pty(t)
 	cmd := exec.Command("bash", "--norc", "--noprofile", "-i")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = its, its, its
 	cmd.Env = append(os.Environ(), mainEnv+"=1", "PS1=> ", "TERM=dumb")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var screen child.Buffer
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		buf := make([]byte, 4096)
-		for {
-			n, err := ours.Read(buf)
-			_, _ = screen.Write(buf[:n])
-			if err != nil {
-				return
-			}
-		}
-	}()
-	defer func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		_ = its.Close()
-		awaitTerminalClosed(t, read)
-		_ = ours.Close()
-	}()
-	seen := 0
-	// shows waits for output after what was seen before.
-	shows := func(what string) {
-		t.Helper()
-		until(t, fmt.Sprintf("the terminal shows %q", what), func() bool {
-			text := screen.String()[seen:]
-			i := strings.Index(text, what)
-			if i >= 0 {
-				seen += i + len(what)
-			}
-			return i >= 0
-		})
-	}
-	types := func(text string) {
-		t.Helper()
-		if _, err := ours.WriteString(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	term := openTerminal(t, cmd)
+	shows, types := term.shows, term.types
 	shows("> ")
 	types(fmt.Sprintf("%s exec --store=%s --ttl=60s tty -- bash -c 'trap \"echo caught\" INT; echo go; while read line; do echo got-$line; done; echo line $?'\n", self, etcdURL(e.engine.Members[0].Addr())))
 	shows("\ngo")
@@ -87,6 +43,71 @@ func (e *execRig) terminal(t *testing.T) {
 	shows("\nline")
 	types("echo code-$?\n")
 	shows("\ncode-0")
+}
+
+// terminal is a terminal in which a command runs.
+type terminal struct {
+	t      *testing.T
+	ours   *os.File
+	screen child.Buffer
+	seen   int
+}
+
+// openTerminal starts a command in a terminal of 80 columns and 24 lines. Both end with the test.
+func openTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
+	t.Helper()
+	ours, its := pty(t)
+	size := [4]uint16{24, 80}
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, ours.Fd(), syscall.TIOCSWINSZ, uintptr(unsafe.Pointer(&size))); errno != 0 {
+		t.Fatal(errno)
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = its, its, its
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	term := &terminal{t: t, ours: ours}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		buf := make([]byte, 4096)
+		for {
+			n, err := ours.Read(buf)
+			_, _ = term.screen.Write(buf[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = its.Close()
+		awaitTerminalClosed(t, read)
+		_ = ours.Close()
+	})
+	return term
+}
+
+// shows waits for output after what was seen before.
+func (term *terminal) shows(what string) {
+	term.t.Helper()
+	until(term.t, fmt.Sprintf("the terminal shows %q", what), func() bool {
+		text := term.screen.String()[term.seen:]
+		i := strings.Index(text, what)
+		if i >= 0 {
+			term.seen += i + len(what)
+		}
+		return i >= 0
+	})
+}
+
+func (term *terminal) types(text string) {
+	term.t.Helper()
+	if _, err := term.ours.WriteString(text); err != nil {
+		term.t.Fatal(err)
+	}
 }
 
 // awaitTerminalClosed waits until no process has the terminal open; then its reader ends.

@@ -1,7 +1,7 @@
 // Command tenure elects leaders with fencing. `tenure --help` lists its commands:
 //
 //	run a command while leading   exec, once, serve, keeper
-//	show                          leader, watch, history, groups, candidates, sessions, shards
+//	show                          leader, watch, top, history, groups, candidates, sessions, shards
 //	operate                       step-down, transfer, cordon, uncordon, drain, pin, weigh, policy
 //	diagnose                      explain, doctor, version
 //	repair                        epoch, fence

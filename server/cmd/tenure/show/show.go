@@ -24,7 +24,7 @@ import (
 
 // Commands returns the commands.
 func Commands(env cli.Env) []*cobra.Command {
-	return []*cobra.Command{newLeader(env), newWatch(env), newHistory(env), newGroups(env), newCandidates(env), newSessions(env), newShards(env)}
+	return []*cobra.Command{newLeader(env), newWatch(env), newTop(env), newHistory(env), newGroups(env), newCandidates(env), newSessions(env), newShards(env)}
 }
 
 // leaderRow is the leader of a group. Its JSON names are those of the service.

@@ -50,7 +50,8 @@ prints one value per line, as ndjson does.`,
 			return nil
 		},
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
-			w := &watcher{Run: r, scope: storecli.ScopeOf(args), until: until, limit: limit, shown: make(map[string]tenure.Leader), seen: make(map[string]store.Cursor)}
+			w := newWatcher(r, storecli.ScopeOf(args))
+			w.until, w.limit = until, limit
 			if err := w.run(ctx); !errors.Is(err, errFinished) {
 				return err
 			}
@@ -73,6 +74,10 @@ type watcher struct {
 	seen   map[string]store.Cursor  // up to where each group's history was printed
 	lines  int
 	synced bool // the first snapshot of this connection is complete
+}
+
+func newWatcher(r *storecli.Run, scope store.Scope) *watcher {
+	return &watcher{Run: r, scope: scope, shown: make(map[string]tenure.Leader), seen: make(map[string]store.Cursor)}
 }
 
 func (w *watcher) run(ctx context.Context) error {
