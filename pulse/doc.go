@@ -15,7 +15,8 @@
 //		}
 //		node, err := lease.New(st, lease.Config{…, Keeper: keeper})
 //
-// A host with many programs runs `tenure keeper`, and each program calls [Dial].
+// A host with many programs runs `tenure keeper`, and each program calls [Dial]. A server can be
+// the keeper of its clients: see [Keeper.Peers].
 //
 // # What counts as proof
 //
@@ -24,12 +25,14 @@
 // registered with it by a process that knows the session's instance, which is secret. It opens
 // the pidfd before it asks the process to echo a number, and the kernel names the sender of the
 // echo, so that the next process with the same id is not taken for the first. While a process lives, no
-// other process can register its sessions.
+// other process can register its sessions. A server gets the pidfd of a client from the kernel
+// (SO_PEERPIDFD), and the kernel names the sender of all that it reads.
 //
 // # Limitations
 //
 // The TTL applies as before if the host dies, if the keeper is gone or has no rights, if the
-// network between keeper and engine is down, and on systems other than Linux.
+// network between keeper and engine is down, and on systems other than Linux. Keepers need
+// Linux 5.3, and servers that are keepers Linux 6.5.
 //
 // A dead process can leave something behind: its children, and bytes in socket buffers that the
 // kernel still sends. Work that others must not see twice needs a fence, as after every crash.

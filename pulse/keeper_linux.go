@@ -51,7 +51,9 @@ func (k *Keeper) Ended() uint64 { return k.ended.Load() }
 // Listen opens the socket of a keeper. The file is readable and writable for everybody who may
 // enter its folder: to register a session one must know its instance. A name that begins with @
 // has no file; clients of other users refuse such a keeper, unless it is root's.
-func Listen(path string) (*net.UnixListener, error) {
+func Listen(path string) (*net.UnixListener, error) { return listen(network, path, nil) }
+
+func listen(network, path string, prepare func(network, address string, c syscall.RawConn) error) (*net.UnixListener, error) {
 	if path == "" {
 		return nil, errors.New("pulse: the path of the keeper's socket must not be empty")
 	}
@@ -66,10 +68,11 @@ func Listen(path string) (*net.UnixListener, error) {
 			_ = os.Remove(path)
 		}
 	}
-	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
+	socket, err := (&net.ListenConfig{Control: prepare}).Listen(context.Background(), network, path)
 	if err != nil {
 		return nil, fmt.Errorf("pulse: %w", err)
 	}
+	l := socket.(*net.UnixListener)
 	if path[0] != '@' {
 		if err := os.Chmod(path, 0o666); err != nil {
 			_ = l.Close()
@@ -181,28 +184,36 @@ func (k *Keeper) meet(ctx context.Context, conn *net.UnixConn) error {
 	if peer.Pid <= 0 {
 		return errors.New("the keeper cannot see the process: run the keeper in the process id namespace of the host")
 	}
+	p, err := k.join(ctx, conn, peer.Pid, maxConnections, func() (*os.File, error) { return openPidfd(int(peer.Pid)) })
+	if err == nil {
+		k.all.Go(func() { k.hear(ctx, conn, p) })
+	}
+	return err
+}
+
+// join adds a connection of the process with this id, and begins to watch over it.
+func (k *Keeper) join(ctx context.Context, conn *net.UnixConn, pid int32, most int, open func() (*os.File, error)) (*process, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	p := k.processes[peer.Pid]
+	p := k.processes[pid]
 	if p == nil || !p.lives() {
 		if k.watched >= maxProcesses {
-			return fmt.Errorf("the keeper watches over %d processes already", maxProcesses)
+			return nil, fmt.Errorf("the keeper watches over %d processes already", maxProcesses)
 		}
-		fd, err := openPidfd(int(peer.Pid))
+		fd, err := open()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		p = &process{pid: peer.Pid, fd: fd, conns: map[*net.UnixConn]struct{}{}, sessions: map[string]store.Session{}}
+		p = &process{pid: pid, fd: fd, conns: map[*net.UnixConn]struct{}{}, sessions: map[string]store.Session{}}
 		k.processes[p.pid] = p
 		k.watched++
 		k.all.Go(func() { k.watch(ctx, p) })
 	}
-	if len(p.conns) >= maxConnections {
-		return fmt.Errorf("a process can have %d connections", maxConnections)
+	if len(p.conns) >= most {
+		return nil, fmt.Errorf("a process can have %d connections", most)
 	}
 	p.conns[conn] = struct{}{}
-	k.all.Go(func() { k.hear(ctx, conn, p) })
-	return nil
+	return p, nil
 }
 
 // openPidfd opens a pidfd that the runtime can wait for.
@@ -216,11 +227,15 @@ func openPidfd(pid int) (*os.File, error) {
 		return nil, os.NewSyscallError("pidfd_open", errno)
 	}
 	syscall.CloseOnExec(int(fd))
-	if err := syscall.SetNonblock(int(fd), true); err != nil {
-		_ = syscall.Close(int(fd))
+	return pidfdFile(int(fd))
+}
+
+func pidfdFile(fd int) (*os.File, error) {
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		_ = syscall.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	return os.NewFile(fd, "pidfd"), nil
+	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
 // wait returns true when the process has died, and false when its pidfd is closed or its deadline
@@ -296,6 +311,11 @@ func (k *Keeper) leave(conn *net.UnixConn, p *process) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(p.conns, conn)
+	k.release(p)
+}
+
+// release stops watching a process without connections and sessions. k.mu is held.
+func (k *Keeper) release(p *process) {
 	if k.hasty() || len(p.conns) == 0 && len(p.sessions) == 0 {
 		p.over = p.over || !k.hasty()
 		_ = p.fd.Close() // nothing is left to watch

@@ -31,4 +31,22 @@ func Main(func(context.Context) (store.Store, error)) {}
 // Start fails with ErrUnsupported.
 func Start(*slog.Logger) (*Client, error) { return nil, ErrUnsupported }
 
+// ListenPeers fails with ErrUnsupported.
+func ListenPeers(string) (*net.UnixListener, error) { return nil, ErrUnsupported }
+
+// Peers returns l.
+func (*Keeper) Peers(_ context.Context, l *net.UnixListener) net.Listener { return l }
+
+// Drop does nothing.
+func (*Keeper) Drop(store.SessionID) {}
+
+// Wait does nothing.
+func (*Keeper) Wait() {}
+
+// Peer needs Linux.
+type Peer struct{}
+
+// Register fails with ErrUnsupported.
+func (*Peer) Register(store.Session) error { return ErrUnsupported }
+
 func trusted(net.Conn, string) error { return ErrUnsupported }

@@ -30,6 +30,8 @@ type Limits struct {
 	SendBuffer int
 	// TLS, if set, is used on every connection.
 	TLS *tls.Config
+	// ConnContext, if set, returns the context of the requests on a connection.
+	ConnContext func(context.Context, net.Conn) context.Context
 	// Grace is how long requests may take after the server begins to stop. Default 15s.
 	Grace time.Duration
 }
@@ -61,6 +63,7 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *
 		WriteTimeout:      l.Write,
 		IdleTimeout:       l.Idle,
 		MaxHeaderBytes:    l.HeaderBytes,
+		ConnContext:       l.ConnContext,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	ended := make(chan error, 1)

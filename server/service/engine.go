@@ -79,6 +79,9 @@ func (s *Service) open(ctx context.Context, c tenure.Candidate, asked, ttl time.
 	if errors.As(err, &argument) && argument.Field == "attempt" || err == nil && !s.sessions.Opened(session, sent, asked, ttl) {
 		return store.Session{}, instanceReused(c.ID)
 	}
+	if err == nil {
+		err = registered(ctx, session)
+	}
 	return session, err
 }
 

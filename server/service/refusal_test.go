@@ -149,7 +149,7 @@ func TestRefusals(t *testing.T) {
 	// Other tests check these, or a test cannot provoke them.
 	elsewhere := []string{
 		"rewound", "cursor_too_old", "busy", "too_many_requests", "too_many_failures",
-		"stopping", "body_incomplete", "internal", "outcome_unknown",
+		"stopping", "body_incomplete", "internal", "outcome_unknown", "not_registered",
 	}
 	for _, code := range explained(t) {
 		if !seen[code] && !slices.Contains(elsewhere, code) {

@@ -40,6 +40,7 @@ func (c served) Open(ctx context.Context, who tenure.Candidate, ttl time.Duratio
 	l, err := c.Store.Open(ctx, who, ttl, o)
 	if err == nil {
 		c.s.sessions.Opened(l, c.s.clock.Now(), 0, 0)
+		err = registered(ctx, l)
 	}
 	return l, barProblem(err)
 }

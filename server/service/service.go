@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/guard"
+	"github.com/tenurehq/tenure/pulse"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/auth/audit"
 	"github.com/tenurehq/tenure/server/feed"
@@ -34,6 +35,7 @@ type Service struct {
 	metrics    *metrics.Metrics
 	spans      *traces.Spans
 	sessions   *sessions.Cache
+	keeper     *pulse.Keeper // of the clients that ServePeers serves
 	gate       *auth.Gate
 	ownGate    bool // New made the gate, so Close closes it
 	routes     []Route
@@ -66,11 +68,16 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		}
 		s.ownGate = true
 	}
+	s.keeper = pulse.NewKeeper(cfg.Store, cfg.Log)
 	s.metrics = metrics.New(metrics.Source{Gate: s.gate.Stats, Policies: s.policies, Leaders: s.leaders})
 	s.spans = traces.New(cfg.Tracer, func(group string) (store.View, bool) { return s.feed.View(group) })
 	s.engine = engine{s.store, s}
 	s.sessions = sessions.New(sessions.Config{
 		Session: s.engine.Session, MinTTL: s.store.Caps().MinTTL, Duplicate: s.metrics.Duplicates.Inc, Log: cfg.Log,
+		Ended: func(id store.SessionID, why store.Reason) {
+			s.keeper.Drop(id)
+			s.metrics.SessionEnded(why)
+		},
 		Room: func(candidates int) error { return s.gate.Room(auth.CandidateIn, candidates, 1) },
 	})
 	s.reader = feed.NewReader(cfg.Store, cfg.Clock, cfg.CallTimeout, func(_ time.Duration, err error) { s.metrics.EngineAnswered(err) })

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurehq/tenure/pulse"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/embeddedetcd"
@@ -41,6 +42,7 @@ type server struct {
 	limits  httpapi.Limits
 	conn    storecli.Connection
 	groups  string
+	socket  string // of ServePeers; "": none
 	engine  embeddedetcd.Config
 	traces  traces
 }
@@ -82,6 +84,7 @@ other addresses it needs client certificates, JWT keys or a credential file, wit
 	}
 	f := cmd.Flags()
 	f.StringVar(&s.access.Listen, "listen", storecli.DefaultListen, "host:port to listen on; port 0 is a free one")
+	f.StringVar(&s.socket, "keeper-socket", "", "unix socket for processes of this host: a session that a process opens there ends as soon as the process has died; needs Linux 6.5 (default: none)")
 	f.BoolVar(&s.access.Insecure, "insecure", false, "allow other hosts without credentials, or with credentials but without TLS")
 	f.StringVar(&s.conn.Store, "store", embedded, "embedded, or an engine, such as etcd://host:port,host:port (etcds:// with TLS) or postgres://user@host/database")
 	s.conn.EngineFlags(f)
@@ -205,6 +208,12 @@ func (s *server) serve(ctx context.Context, stdout io.Writer, engine store.Store
 	if err != nil {
 		return cli.Exit(cli.ExitFailure, fmt.Errorf("%w\nstop the process that uses the address (another `tenure serve`?), or choose another one with --listen", err))
 	}
+	var peers *net.UnixListener
+	if s.socket != "" {
+		if peers, err = pulse.ListenPeers(s.socket); err != nil {
+			return cli.Exit(cli.ExitFailure, errors.Join(fmt.Errorf("%w; choose another path with --keeper-socket, or omit it: then the TTL applies after a crash", err), ln.Close()))
+		}
+	}
 	scheme := "http://"
 	if gate.TLS() != nil {
 		scheme = "https://"
@@ -224,7 +233,7 @@ func (s *server) serve(ctx context.Context, stdout io.Writer, engine store.Store
 	s.service.Log.Info("ready", "url", line.URL, "try", try)
 	cli.Notify("READY=1")
 	defer context.AfterFunc(ctx, func() { cli.Notify("STOPPING=1") })()
-	if err := svc.Serve(ctx, ln, gate.TLS(), s.limits); err != nil {
+	if err := s.serveAll(ctx, svc, ln, peers, gate); err != nil {
 		return cli.Exit(cli.ExitFailure, err)
 	}
 	var lost engineLostError
@@ -232,6 +241,24 @@ func (s *server) serve(ctx context.Context, stdout io.Writer, engine store.Store
 		return cli.Exit(cli.ExitFailure, lost)
 	}
 	return nil
+}
+
+// serveAll serves on the address, and on the socket for peers if there is one, until ctx ends or
+// one of them fails.
+func (s *server) serveAll(ctx context.Context, svc *service.Service, ln net.Listener, peers *net.UnixListener, gate *auth.Gate) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var serving sync.WaitGroup
+	var failed error
+	if peers != nil {
+		serving.Go(func() {
+			defer cancel()
+			failed = svc.ServePeers(ctx, peers, s.limits)
+		})
+	}
+	err := svc.Serve(ctx, ln, gate.TLS(), s.limits)
+	cancel()
+	serving.Wait()
+	return errors.Join(err, failed)
 }
 
 // engineLostError: the embedded engine failed, so the service cannot continue.

@@ -52,6 +52,7 @@ type Metrics struct {
 	changes      *prometheus.CounterVec
 	renewFailure *prometheus.CounterVec
 	splitBrain   prometheus.Counter
+	ended        *prometheus.CounterVec
 	requests     *prometheus.HistogramVec
 	engineTook   prometheus.Histogram
 
@@ -76,6 +77,7 @@ func New(from Source) *Metrics {
 		changes:      made.NewCounterVec(counter("tenure_leader_changes_total", "Terms that began, as this instance saw them. Groups beyond the first 500 share the label \"other\"."), []string{"group"}),
 		renewFailure: made.NewCounterVec(counter("tenure_renew_failures_total", "Renewals and keep-alives that failed."), []string{"reason"}),
 		splitBrain:   made.NewCounter(counter("tenure_split_brain_detected_total", "Groups seen with a lower token after a higher one, and reports of sinks that saw a token which contradicts the newest grant. The engine was restored from a backup, or is broken.")),
+		ended:        made.NewCounterVec(counter("tenure_sessions_ended_early_total", "Sessions that ended before their TTL because their process has died (died), or probably has and is fenced (suspected), as this instance saw them."), []string{"reason"}),
 		Duplicates:   made.NewCounter(counter("tenure_duplicate_node_ids_total", "Processes whose node id another living session uses for the same group.")),
 		requests:     made.NewHistogramVec(histogram("tenure_request_seconds", "How long requests took that were not held open.", 0.00025, 16), []string{"route", "code"}),
 		engineTook:   made.NewHistogram(histogram("tenure_keepalive_seconds", "How long the engine took to answer keep-alives and changes.", 0.00025, 16)),
@@ -83,6 +85,9 @@ func New(from Source) *Metrics {
 	}
 	for _, reason := range metric.RenewReasons() {
 		m.renewFailure.WithLabelValues(reason)
+	}
+	for _, reason := range []store.Reason{store.Died, store.Suspected} {
+		m.ended.WithLabelValues(string(reason))
 	}
 	gauge := func(name, help string, f func() int) {
 		made.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(f()) })
@@ -125,6 +130,13 @@ func (m *Metrics) label(group string) string {
 		return group
 	}
 	return otherGroups
+}
+
+// SessionEnded counts the end of a session by proof or hint.
+func (m *Metrics) SessionEnded(why store.Reason) {
+	if why == store.Died || why == store.Suspected {
+		m.ended.WithLabelValues(string(why)).Inc()
+	}
 }
 
 // Changed counts a change from the feed.

@@ -39,6 +39,8 @@ type Config struct {
 	MinTTL  time.Duration
 	// Room returns a problem if a group with so many candidates may have no further one.
 	Room func(candidates int) error
+	// Ended is called for each session that is removed; why is "" if that is not known.
+	Ended func(id store.SessionID, why store.Reason)
 	// Duplicate is called for each process that uses the node id of another.
 	Duplicate func()
 	Log       *slog.Logger
@@ -74,11 +76,11 @@ func (m *Cache) Feed() func(store.Update) {
 			}
 			m.add(u.Session)
 		case store.SessionEnded:
-			m.remove(u.Session.ID)
+			m.remove(u.Session.ID, u.Reason)
 		case store.Synced:
 			for id := range m.by {
 				if !snapshot[id] {
-					m.remove(id)
+					m.remove(id, "")
 				}
 			}
 			snapshot = nil
@@ -102,11 +104,12 @@ func (m *Cache) add(l store.Session) *known {
 }
 
 // remove removes a session. m.mu is held.
-func (m *Cache) remove(id store.SessionID) {
+func (m *Cache) remove(id store.SessionID, why store.Reason) {
 	k := m.by[id]
 	if k == nil {
 		return
 	}
+	m.cfg.Ended(id, why)
 	delete(m.by, id)
 	node := k.Candidate.ID
 	if m.nodes[node] = slices.DeleteFunc(m.nodes[node], func(o *known) bool { return o == k }); len(m.nodes[node]) == 0 {
@@ -123,7 +126,7 @@ func (m *Cache) remove(id store.SessionID) {
 func (m *Cache) Closed(id store.SessionID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.remove(id)
+	m.remove(id, "")
 }
 
 // Room returns a problem (429) if a group in the scope has the most candidates already. A
