@@ -30,7 +30,7 @@ type feed struct {
 	views    map[string]store.View
 	holds    map[store.SessionID]map[string]bool
 	sessions map[store.SessionID]described
-	epoch    uint64 // of the cached views
+	before   knowledge // what the store knew when the loop started
 
 	startedRefresh uint64        // number of the newest refresh that was started
 	sessionRefresh uint64        // number of the newest whose sessions are in the cache
@@ -40,6 +40,16 @@ type feed struct {
 	swept    clock.Instant
 	deadKeys map[string]clock.Instant // keys of dead sessions, and when they were first seen
 }
+
+// round is the feed as one loop sees it. A loop that has ended changes the cache no more: what it
+// read may be from before a loss of data.
+type round struct {
+	*feed
+	loop uint64
+}
+
+// over reports whether the loop has ended. f.mu is held.
+func (f round) over() bool { return f.loop != f.feed.loop || f.cancel == nil }
 
 func newFeed(s *Store) *feed {
 	f := &feed{s: s, subs: map[*Sub]struct{}{}, deadKeys: map[string]clock.Instant{}, refreshLock: make(chan struct{}, 1)}
@@ -155,8 +165,11 @@ func (sub *Sub) Take() ([]store.Update, error) {
 	f := sub.feed
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !sub.ready {
-		return nil, sub.err
+	if err := f.outdated(); err != nil {
+		round{f, f.loop}.end(err)
+	}
+	if !sub.ready || sub.err != nil {
+		return nil, sub.err // queued updates may no longer be true
 	}
 	out := sub.sessions
 	for _, g := range sub.groups {
@@ -171,7 +184,7 @@ func (sub *Sub) Take() ([]store.Update, error) {
 		sub.synced = true
 		out = append(out, store.Update{Kind: store.Synced})
 	}
-	return out, sub.err
+	return out, nil
 }
 
 // start begins the loop, unless the store is closed. f.mu is held.
@@ -180,12 +193,46 @@ func (f *feed) start() bool {
 	loop := f.loop + 1
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
-	if !f.s.start(func() { f.run(ctx, loop) }) {
+	if !f.s.start(func() { round{f, loop}.run(ctx) }) {
 		cancel()
 		return false
 	}
-	f.cancel, f.loop, f.epoch = cancel, loop, f.s.epoch
+	f.cancel, f.loop, f.before = cancel, loop, f.s.knowledge
 	return true
+}
+
+// end ends all watches of the loop, unless it has ended. f.mu is held.
+func (f round) end(err error) {
+	if f.over() {
+		return // there is no watch left, or another loop has started
+	}
+	f.cancel()
+	f.cancel = nil
+	f.reset()
+	for sub := range f.subs {
+		delete(f.subs, sub)
+		sub.err = err
+		sub.wake()
+	}
+}
+
+// outdated returns an error if what the watches yielded may no longer be true: since the loop
+// started the engine lost data, or an operator raised the epoch, which is done after a loss.
+// f.mu is held.
+func (f *feed) outdated() error {
+	f.s.mu.Lock()
+	now := f.s.knowledge
+	f.s.mu.Unlock()
+	if f.before.lost != "" && now.raises == f.before.raises+1 {
+		f.before = knowledge{raises: now.raises} // the loop started after that loss
+	}
+	switch {
+	case now.raises != f.before.raises:
+		return fmt.Errorf("kv: watch: the epoch was raised; watch again: %w", store.ErrRewound)
+	case now.lost != "" && now.lost != f.before.lost:
+		return fmt.Errorf("kv: watch: %s: %w", now.lost, store.ErrRewound)
+	}
+	return nil
 }
 
 // sweepEvery is the interval between two sweeps. keepDead is how long the keys of dead
@@ -202,69 +249,52 @@ func (f *feed) tick() time.Duration {
 	return max(f.s.caps.MinTTL/store.Observations, 10*time.Millisecond)
 }
 
-func (f *feed) run(ctx context.Context, loop uint64) {
+func (f round) run(ctx context.Context) {
 	err := errors.New("kv: the engine's watch ended")
-	lost := f.s.lostData()
 	for c, e := range f.s.driver.Watch(ctx, f.tick(), recordAt, sessionAt, beatAt) {
 		if e == nil {
 			e = f.take(ctx, c)
-		}
-		if now := f.s.lostData(); e == nil && now != "" && now != lost {
-			// The updates that were yielded so far may no longer be true.
-			e = fmt.Errorf("kv: watch: %s: %w", now, store.ErrRewound)
 		}
 		if e != nil {
 			err = e
 			break
 		}
 		if c.Key == "" && !c.Tick {
-			f.firstSnapshots() // only after the checks for lost data
+			f.firstSnapshots() // only after the check for lost data
 		}
-	}
-	if f.s.ctx.Err() != nil {
-		err = ErrClosed
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.loop != loop || f.cancel == nil {
-		return // there is no watch left, or another loop has started
+	if f.s.ctx.Err() != nil {
+		err = ErrClosed
+	} else if lost := f.outdated(); lost != nil {
+		err = lost
 	}
-	f.cancel()
-	f.cancel = nil
-	f.reset()
-	for sub := range f.subs {
-		delete(f.subs, sub)
-		sub.err = err
-		sub.wake()
-	}
+	f.end(err)
 }
 
 // take applies one change, and records in the engine that it lost data if the change shows it.
-func (f *feed) take(ctx context.Context, c Change) error {
-	if f.dropIfRaised() {
-		c = Change{}
+func (f round) take(ctx context.Context, c Change) error {
+	err := f.check()
+	if err == nil {
+		err = f.change(ctx, c)
 	}
-	if err := f.change(ctx, c); err != nil {
-		return err
+	if err == nil {
+		err = f.s.report(ctx)
 	}
-	return f.s.report(ctx)
+	if err == nil {
+		err = f.check()
+	}
+	return err
 }
 
-// dropIfRaised drops all views if the epoch was raised, and reports whether it did. Views from
-// before the loss of data may have larger versions than the current ones.
-func (f *feed) dropIfRaised() bool {
-	epoch := f.s.baseline().epoch
+func (f *feed) check() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.epoch == epoch {
-		return false
-	}
-	f.epoch = epoch
-	f.views, f.holds = map[string]store.View{}, map[store.SessionID]map[string]bool{}
-	return true
+	return f.outdated()
 }
 
-func (f *feed) change(ctx context.Context, c Change) error {
+func (f round) change(ctx context.Context, c Change) error {
 	group, isRecord := strings.CutPrefix(c.Key, recordAt)
 	id, isBeat := strings.CutPrefix(c.Key, beatAt)
 	switch {
@@ -294,7 +324,7 @@ func (f *feed) change(ctx context.Context, c Change) error {
 
 // record applies a record from an ordered watch. The holder's session began before the grant,
 // so an unknown holder has probably died: read the group.
-func (f *feed) record(ctx context.Context, i Item) error {
+func (f round) record(ctx context.Context, i Item) error {
 	r, err := f.s.parsedRecords.get(i)
 	if i.Version != 0 && err != nil {
 		// A newer program wrote the record. Show the group as led.
@@ -323,7 +353,7 @@ func (f *feed) record(ctx context.Context, i Item) error {
 }
 
 // described applies the description of a session, which also says why it ended.
-func (f *feed) described(i Item) {
+func (f round) described(i Item) {
 	if i.Version == 0 {
 		return // the session ends when its beat is deleted, not now
 	}
@@ -348,9 +378,12 @@ func newer(a, b store.View) bool {
 
 // set caches a view, unless a newer one is cached. It returns false if the view names a holder
 // that has died since: the caller must read the group again.
-func (f *feed) set(v store.View) bool {
+func (f round) set(v store.View) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.over() {
+		return true
+	}
 	if v.State == tenure.Led && f.hasEnded(v.Holder) {
 		return false
 	}
@@ -383,8 +416,8 @@ func (f *feed) hasEnded(id store.SessionID) bool {
 }
 
 // began caches a session. f.mu is held.
-func (f *feed) began(d described) {
-	if f.hasEnded(d.ID) {
+func (f round) began(d described) {
+	if f.over() || f.hasEnded(d.ID) {
 		return
 	}
 	if _, ok := f.sessions[d.ID]; ok {
@@ -403,11 +436,11 @@ func (f *feed) sessionChanged(u store.Update) {
 
 // died removes a session and returns the groups that it held. If the watch is ordered, these
 // groups are vacant. Otherwise the session may have released them before it died.
-func (f *feed) died(id store.SessionID, inOrder bool) []string {
+func (f round) died(id store.SessionID, inOrder bool) []string {
 	why := f.s.reason(id)
 	f.s.noteEnd(id, why)
 	f.mu.Lock()
-	if d, ok := f.sessions[id]; ok {
+	if d, ok := f.sessions[id]; ok && !f.over() {
 		delete(f.sessions, id)
 		f.sessionChanged(store.Update{Kind: store.SessionEnded, Session: d.Session, Reason: why})
 	}
@@ -442,7 +475,7 @@ func (f *feed) watched(group string) bool {
 const resolveTries = 100
 
 // resolve reads the watched ones of the groups and caches their views.
-func (f *feed) resolve(ctx context.Context, groups []string) error {
+func (f round) resolve(ctx context.Context, groups []string) error {
 	groups = slices.DeleteFunc(slices.Clone(groups), func(g string) bool { return !f.watched(g) })
 	for range resolveTries {
 		var again []string
@@ -468,7 +501,7 @@ func (f *feed) resolve(ctx context.Context, groups []string) error {
 }
 
 // readSessions reads sessions. For each one that has died it reads the groups that it held.
-func (f *feed) readSessions(ctx context.Context, ids []store.SessionID) error {
+func (f round) readSessions(ctx context.Context, ids []store.SessionID) error {
 	for part := range slices.Chunk(ids, max(1, f.s.caps.Keys/2)) {
 		var keys []string
 		known := map[store.SessionID]bool{} // sessions that were cached before the read
@@ -508,7 +541,7 @@ func (f *feed) readSessions(ctx context.Context, ids []store.SessionID) error {
 // one refresh.
 func (f *feed) sharedRefresh(ctx context.Context) error {
 	f.mu.Lock()
-	arrived := f.startedRefresh
+	arrived, now := f.startedRefresh, round{f, f.loop}
 	f.mu.Unlock()
 	select {
 	case f.refreshLock <- struct{}{}:
@@ -522,18 +555,25 @@ func (f *feed) sharedRefresh(ctx context.Context) error {
 	if shared {
 		return nil
 	}
-	return f.refresh(ctx)
+	return now.refresh(ctx)
 }
 
 // refresh reads everything. It lists the records before the sessions, so a holder that is
 // not in the second list has died.
-func (f *feed) refresh(ctx context.Context) error {
+func (f round) refresh(ctx context.Context) error {
 	f.mu.Lock()
 	f.startedRefresh++
 	number := f.startedRefresh
+	shown := maps.Clone(f.views)
 	f.mu.Unlock()
 	records, err := f.s.listRecords(ctx)
 	if err != nil {
+		return err
+	}
+	if err := f.wentBack(shown, records); err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.end(err)
 		return err
 	}
 	living, err := f.s.allSessions(ctx)
@@ -586,6 +626,19 @@ func (f *feed) refresh(ctx context.Context) error {
 	return nil
 }
 
+// wentBack returns an error if a record was shown that is missing or older in a later listing.
+func (f round) wentBack(shown map[string]store.View, records []Item) error {
+	for _, i := range records {
+		if r, err := f.s.parsedRecords.get(i); err != nil || r.Version >= shown[r.Group].Version {
+			delete(shown, r.Group)
+		}
+	}
+	for g, v := range shown {
+		return fmt.Errorf("kv: watch: the record of group %q (token %d) was deleted or went back: %w", g, v.Token, store.ErrRewound)
+	}
+	return nil
+}
+
 // firstSnapshots gives a snapshot to the watches that started the loop.
 func (f *feed) firstSnapshots() {
 	f.mu.Lock()
@@ -599,10 +652,10 @@ func (f *feed) firstSnapshots() {
 
 // replace caches the sessions that a refresh has listed, unless a later refresh was faster. It
 // returns the cached sessions that are not listed: they died, or were opened after the listing.
-func (f *feed) replace(living map[store.SessionID]described, number uint64) (unlisted []store.SessionID) {
+func (f round) replace(living map[store.SessionID]described, number uint64) (unlisted []store.SessionID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.sessionRefresh > number {
+	if f.over() || f.sessionRefresh > number {
 		return nil
 	}
 	f.sessionRefresh = number
@@ -618,7 +671,7 @@ func (f *feed) replace(living map[store.SessionID]described, number uint64) (unl
 }
 
 // ticked runs at every tick: it observes sessions and sweeps.
-func (f *feed) ticked(ctx context.Context) error {
+func (f round) ticked(ctx context.Context) error {
 	if f.s.leaser == nil {
 		f.mu.Lock()
 		holders := slices.Sorted(maps.Keys(f.holds))

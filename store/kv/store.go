@@ -71,14 +71,20 @@ type Store struct {
 	engine                   string // the engine's incarnation
 	metaCreated, metaVersion uint64 // of the key "meta"
 	high                     uint64 // the highest index seen
-	lost                     string // the proof that the engine lost data; "": there is none
 	records                  memo[string, record]
+	knowledge
 
 	sentAt         clock.Instant // when the last read was sent; for a planted bug
 	parsedRecords  parsed[record]
 	parsedSessions parsed[described]
 
 	feed *feed
+}
+
+// knowledge is what a store knows about losses of data.
+type knowledge struct {
+	lost   string // the proof that the engine lost data in this epoch; "": there is none
+	raises uint64 // how often the store learned that the epoch was raised
 }
 
 var _ store.Ruled = (*Store)(nil)
@@ -453,13 +459,6 @@ func (s *Store) engineFailed(r Result) error {
 	return nil
 }
 
-// lostData returns the proof that the engine lost data; "": there is none.
-func (s *Store) lostData() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lost
-}
-
 // report writes a loss of data into the deployment's description, for all clients.
 func (s *Store) report(ctx context.Context) error {
 	s.mu.Lock()
@@ -474,6 +473,9 @@ func (s *Store) report(ctx context.Context) error {
 
 // resetKnown drops what was known before an operator raised the epoch. s.mu is held.
 func (s *Store) resetKnown(m *meta) {
+	if s.name != "" {
+		s.raises++
+	}
 	s.name, s.epoch, s.engine, s.high, s.lost = m.Deployment, m.Epoch, m.Incarnation, m.index, ""
 	s.metaCreated, s.metaVersion = m.created, m.version
 	s.sessions.clear()
