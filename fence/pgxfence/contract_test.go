@@ -16,6 +16,12 @@ func postgresContract(t *testing.T, l *lazy) {
 	t.Run("pgx", func(t *testing.T) { fencetest.Run(t, postgresPgx(l)) })
 	t.Run("queue", func(t *testing.T) { fencetest.Run(t, postgresQueue(l, pgx.ReadCommitted)) })
 	t.Run("one batch", func(t *testing.T) { fencetest.Run(t, postgresOneBatch(l)) })
+	t.Run("inside", func(t *testing.T) { fencetest.Run(t, postgresInside(l, pgx.ReadCommitted)) })
+	t.Run("inside, serializable", func(t *testing.T) {
+		for name, err := range fencetest.Check(t, postgresInside(l, pgx.Serializable), fencetest.Atomic, fencetest.NotOvertaken, fencetest.SealWaits) {
+			t.Errorf("%s: %v", name, err)
+		}
+	})
 	for _, level := range levels() {
 		t.Run("queue, "+string(level), func(t *testing.T) {
 			for name, err := range fencetest.Check(t, postgresQueue(l, level), fencetest.Atomic, fencetest.NotOvertaken, fencetest.SealWaits) {
@@ -24,6 +30,7 @@ func postgresContract(t *testing.T, l *lazy) {
 		})
 	}
 	t.Run("look before the lock", func(t *testing.T) { fencetest.Breaks(t, looksFirst(l), fencetest.NotOvertaken, fencetest.SealWaits) })
+	t.Run("a look inside", func(t *testing.T) { fencetest.Breaks(t, looksInside(l), fencetest.SealWaits) })
 	for _, b := range twins(sqlfence.Postgres, postgres(l)) {
 		t.Run(b.sink.Name, func(t *testing.T) { fencetest.Breaks(t, b.sink, b.fails...) })
 	}

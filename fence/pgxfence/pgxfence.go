@@ -65,8 +65,14 @@ func Queue(b *pgx.Batch, resource string, s fence.Stamp) error {
 	return nil
 }
 
-// Refusal returns the refusal if err is the error that tenure_guard raised for this resource
-// and stamp, and otherwise err.
+// Inside is sqlfence.Dialect.Inside: the guard as a condition of the statement that writes. The
+// statement may be in a batch, or be a transaction of its own. Convert its error with Refusal.
+func Inside(resource string, s fence.Stamp, args ...any) (condition string, all []any, err error) {
+	return sqlfence.Postgres.Inside(resource, s, args...)
+}
+
+// Refusal returns the refusal, or sqlfence.ErrUnsealed, if err is the error that tenure_guard or
+// tenure_inside raised for this resource and stamp, and otherwise err.
 func Refusal(resource string, s fence.Stamp, err error) error {
 	var raised *pgconn.PgError
 	if errors.As(err, &raised) {

@@ -57,6 +57,8 @@ func postgresAlone(t *testing.T, l *lazy) {
 		{"refusal", refusalLeavesTx},
 		{"one select", anyLanguage},
 		{"queue", queued},
+		{"inside", inside},
+		{"inside waits", insideWaits},
 		{"snapshots", oldSnapshotsFail},
 		{"by hand", byHand},
 		{"names", names},
@@ -436,6 +438,101 @@ func queued(t *testing.T, pool *pgxpool.Pool) {
 	got, err := pgxResource(pool, r).Effects(t.Context())
 	if err != nil || fmt.Sprint(got) != "[a d]" {
 		t.Errorf("effects %q, %v", got, err)
+	}
+}
+
+// A guard inside a statement never raises the mark and reports what it refuses. It is evaluated
+// once, however many rows the statement changes.
+func inside(t *testing.T, pool *pgxpool.Pool) {
+	r := fresh()
+	write := func(s fence.Stamp) (rows int64, err error) {
+		guard, args, err := pgxfence.Inside(r, s, r)
+		if err != nil {
+			return 0, err
+		}
+		tag, err := pool.Exec(t.Context(), "UPDATE effects SET payload = 'b' WHERE resource = $1 AND "+guard, args...)
+		return tag.RowsAffected(), pgxfence.Refusal(r, s, err)
+	}
+	_, err := pool.Exec(t.Context(), "INSERT INTO effects (resource, payload) SELECT $1, 'a' FROM generate_series(1, 3)", r)
+	must(t, err)
+	sink := pgxfence.NewSink(pool, r)
+	session := func(token fence.Token, name string) fence.Stamp {
+		s := at(token)
+		s.Session = name
+		return s
+	}
+	for _, tt := range []struct {
+		seal  fence.Stamp
+		write fence.Stamp
+		want  string
+	}{
+		{write: at(5), want: "unsealed"},
+		{seal: at(5), write: at(5), want: "ok"},
+		{write: at(6), want: "unsealed"},
+		{write: at(4), want: "stale"},
+		{write: at(fence.MaxToken), want: "slip"},
+		{write: at(0), want: "invalid"},
+		{write: fence.Stamp{Deployment: "staging", Group: "billing", Token: 5}, want: "foreign"},
+		{write: session(5, "a"), want: "ok"}, // the mark takes the session
+		{write: session(5, "b"), want: "clone"},
+		{write: at(5), want: "ok"},
+	} {
+		if tt.seal.Token > 0 {
+			must(t, sink.Seal(t.Context(), tt.seal))
+		}
+		rows, err := write(tt.write)
+		if tt.want == "unsealed" && errors.Is(err, sqlfence.ErrUnsealed) {
+			continue
+		}
+		if got := word(err); got != tt.want || rows != map[string]int64{"ok": 3}[tt.want] {
+			t.Errorf("%s: %d rows, %v; want %q", tt.write, rows, err, tt.want)
+		}
+	}
+	if m, err := sink.Mark(t.Context()); err != nil || m.Token != 5 || m.Session != "a" {
+		t.Errorf("the mark is %+v, %v", m, err)
+	}
+	var plan string
+	must(t, pool.QueryRow(t.Context(), "EXPLAIN (FORMAT json) UPDATE effects SET payload = 'c' WHERE resource = 'x' AND (SELECT tenure_inside('x', 'd', 'g', 5, ''))").Scan(&plan))
+	if !strings.Contains(plan, "InitPlan") || strings.Contains(plan, "SubPlan") {
+		t.Errorf("the guard is not evaluated once: %s", plan)
+	}
+	if _, _, err := sqlfence.SQLite.Inside(r, at(5)); err == nil {
+		t.Error("SQLite has no guard inside")
+	}
+}
+
+// A statement that was sent before the mark rose, and waits for the lock of its token, is refused
+// when it gets it. A copy of the guard that reads with the statement's snapshot is not.
+func insideWaits(t *testing.T, pool *pgxpool.Pool) {
+	_, err := pool.Exec(t.Context(), `DO $do$ BEGIN EXECUTE format('CREATE FUNCTION stable_inside(a_resource text, a_deployment text, a_group text, a_token bigint, a_session text)
+		RETURNS boolean LANGUAGE plpgsql STABLE AS %L', (SELECT prosrc FROM pg_proc WHERE proname = 'tenure_inside')); END $do$`)
+	must(t, err)
+	for function, want := range map[string]string{"tenure_inside": "stale", "stable_inside": "ok"} {
+		r := fresh()
+		must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(5)))
+		tx := begin(t, pool, pgx.ReadCommitted)
+		must(t, pgxfence.Guard(t.Context(), tx, r, at(6)))
+		guard, args, err := pgxfence.Inside(r, at(5), r)
+		must(t, err)
+		wrote := make(chan error, 1)
+		go func() {
+			_, err := pool.Exec(t.Context(), "INSERT INTO effects (resource, payload) SELECT $1, 'a' WHERE "+strings.ReplaceAll(guard, "tenure_inside", function), args...)
+			wrote <- pgxfence.Refusal(r, at(5), err)
+		}()
+		for deadline := time.Now().Add(30 * time.Second); ; {
+			var waits bool
+			must(t, pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'advisory')").Scan(&waits))
+			if waits {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("the statement does not wait")
+			}
+		}
+		must(t, tx.Commit(t.Context()))
+		if got := word(<-wrote); got != want {
+			t.Errorf("%s: %q, want %q", function, got, want)
+		}
 	}
 }
 

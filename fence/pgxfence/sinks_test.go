@@ -8,12 +8,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	_ "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -26,21 +28,29 @@ import (
 	"github.com/tenurehq/tenure/internal/servertest"
 )
 
-// lazy starts a server on first use. A child process never uses it.
+// lazy starts a server on first use, PostgreSQL unless maria is set. A child process never uses it.
 type lazy struct {
-	t    testing.TB
-	once sync.Once
-	s    *servertest.Server
+	t     testing.TB
+	maria bool
+	once  sync.Once
+	s     *servertest.Server
 }
 
 func (l *lazy) server() *servertest.Server {
 	l.once.Do(func() {
 		// The tests kill processes, not machines, so fsync is not needed.
-		l.s = servertest.Postgres(l.t, servertest.Args("-c", "fsync=off"))
-		db, err := sql.Open("pgx", l.s.URL())
+		driver, dialect, effects := "pgx", sqlfence.Postgres, "CREATE TABLE effects (id bigserial PRIMARY KEY, resource text NOT NULL, payload text NOT NULL)"
+		if l.maria {
+			driver, dialect = "mysql", sqlfence.MySQL
+			effects = "CREATE TABLE effects (id bigint AUTO_INCREMENT PRIMARY KEY, resource varchar(255) NOT NULL, payload text NOT NULL, KEY (resource))"
+			l.s = servertest.MariaDB(l.t, servertest.Args("--innodb-flush-log-at-trx-commit=2"))
+		} else {
+			l.s = servertest.Postgres(l.t, servertest.Args("-c", "fsync=off"))
+		}
+		db, err := sql.Open(driver, l.s.URL())
 		if err == nil {
-			_, err = db.ExecContext(context.Background(), "CREATE TABLE effects (id bigserial PRIMARY KEY, resource text NOT NULL, payload text NOT NULL)")
-			err = errors.Join(err, sqlfence.Postgres.Migrate(context.Background(), db), db.Close())
+			_, err = db.ExecContext(context.Background(), effects)
+			err = errors.Join(err, dialect.Migrate(context.Background(), db), db.Close())
 		}
 		if err != nil {
 			l.t.Fatal(err)
@@ -60,6 +70,16 @@ func postgres(l *lazy) fencetest.Sink {
 		Name:    "PostgreSQL, database/sql",
 		Create:  func(testing.TB) string { return place(l.server().URL(), fresh()) },
 		Open:    func(where string) (fencetest.Resource, error) { return openSQL(sqlfence.Postgres, where) },
+		Restart: func(testing.TB) { l.server().Restart() },
+	}
+}
+
+// maria is a sink on MariaDB.
+func maria(l *lazy) fencetest.Sink {
+	return fencetest.Sink{
+		Name:    "MariaDB",
+		Create:  func(testing.TB) string { return place(l.server().URL(), fresh()) },
+		Open:    func(where string) (fencetest.Resource, error) { return openSQL(sqlfence.MySQL, where) },
 		Restart: func(testing.TB) { l.server().Restart() },
 	}
 }
@@ -98,8 +118,11 @@ type adapter struct {
 func connect(d sqlfence.Dialect, where string) (adapter, error) {
 	url, resource, _ := strings.Cut(where, "\n")
 	driver, most := "pgx", 8
-	if d == sqlfence.SQLite {
+	switch d {
+	case sqlfence.SQLite:
 		driver, most = "sqlite", 2
+	case sqlfence.MySQL:
+		driver = "mysql"
 	}
 	db, err := sql.Open(driver, url)
 	if err != nil {
@@ -111,8 +134,11 @@ func connect(d sqlfence.Dialect, where string) (adapter, error) {
 }
 
 func (a adapter) numbered(query string) string {
-	if a.dialect == sqlfence.SQLite {
+	switch a.dialect {
+	case sqlfence.SQLite:
 		return strings.ReplaceAll(query, "$", "?")
+	case sqlfence.MySQL:
+		return strings.NewReplacer("$1", "?", "$2", "?").Replace(query)
 	}
 	return query
 }
@@ -135,8 +161,9 @@ func (a adapter) txOnce(ctx context.Context, f func(*sql.Tx) error) error {
 	if err != nil {
 		return err
 	}
+	defer func() { _ = tx.Rollback() }() // also if f panics
 	if err := f(tx); err != nil {
-		return errors.Join(err, tx.Rollback())
+		return err
 	}
 	return tx.Commit()
 }
@@ -252,6 +279,57 @@ func postgresOneBatch(l *lazy) fencetest.Sink {
 	})
 	s.NoMoment = "guard and write reach the server in one message, and it is not asked to stop between them"
 	return s
+}
+
+// postgresInside is a sink whose guard is a condition of the statement that writes.
+func postgresInside(l *lazy, level pgx.TxIsoLevel) fencetest.Sink {
+	return insideOf(l, "PostgreSQL, inside, "+string(level), level, "")
+}
+
+// looksInside compares the mark in the statement, without a lock.
+func looksInside(l *lazy) fencetest.Sink {
+	return insideOf(l, "PostgreSQL, a look inside", pgx.ReadCommitted, "$2 = $2 AND (SELECT token = $6 AND $4 = deployment AND $5 = grp AND $7 = $7 FROM tenure_mark WHERE resource = $3)")
+}
+
+// insideOf is a sink whose statement has this condition instead of the guard, if it is given.
+func insideOf(l *lazy, name string, level pgx.TxIsoLevel, instead string) fencetest.Sink {
+	sink := overPgx(name, l, func(pool *pgxpool.Pool, resource string) fencetest.Resource {
+		r := pgxResource(pool, resource)
+		r.WriteStrict = nil
+		write := func(ctx context.Context, s fence.Stamp, payload string) error {
+			guard, args, err := pgxfence.Inside(resource, s, resource, payload)
+			if err != nil {
+				return err
+			}
+			if instead != "" {
+				guard = instead
+			}
+			return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
+				tag, err := tx.Exec(ctx, "INSERT INTO effects (resource, payload) SELECT $1, $2::text WHERE "+guard, args...)
+				if err == nil && tag.RowsAffected() == 0 {
+					err = sqlfence.ErrUnsealed
+				}
+				if err == nil {
+					fencetest.Between(ctx) // the effect is not visible yet
+				}
+				return pgxfence.Refusal(resource, s, err)
+			})
+		}
+		r.Write = func(ctx context.Context, s fence.Stamp, payload string) error {
+			return repeated(ctx, func() error {
+				err := write(ctx, s, payload)
+				if errors.Is(err, sqlfence.ErrUnsealed) {
+					if err = r.Seal(ctx, s); err == nil {
+						err = write(ctx, s, payload)
+					}
+				}
+				return err
+			})
+		}
+		return r
+	})
+	sink.MarkFirst = true // a write that is not sealed seals first
+	return sink
 }
 
 // looksFirst reads the mark before it takes the lock of the token.
@@ -454,12 +532,13 @@ func twins(d sqlfence.Dialect, of fencetest.Sink) []broken {
 
 func TestMain(m *testing.M) {
 	all := []fencetest.Sink{postgres(nil), postgresPgx(nil), sqlite(), holding(sqlfence.Postgres, postgres(nil)), holding(sqlfence.SQLite, sqlite()), forgetful(sqlfence.SQLite, sqlite())}
-	for _, b := range append(twins(sqlfence.Postgres, postgres(nil)), twins(sqlfence.SQLite, sqlite())...) {
+	all = append(all, maria(nil), mariaInside(nil, "", ""), holding(sqlfence.MySQL, maria(nil)))
+	for _, b := range slices.Concat(twins(sqlfence.Postgres, postgres(nil)), twins(sqlfence.SQLite, sqlite()), twins(sqlfence.MySQL, maria(nil))) {
 		all = append(all, b.sink)
 	}
 	for _, level := range levels() {
-		all = append(all, postgresQueue(nil, level))
+		all = append(all, postgresQueue(nil, level), postgresInside(nil, level))
 	}
-	fencetest.Child(append(all, postgresOneBatch(nil), looksFirst(nil))...)
+	fencetest.Child(append(all, postgresOneBatch(nil), looksFirst(nil), looksInside(nil))...)
 	os.Exit(m.Run())
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -34,7 +35,7 @@ func (b Bound) Guard(ctx context.Context, resource string, s fence.Stamp) error 
 // Advance raises the mark to any token, never lowers it, and like Guard locks it until the
 // transaction ends.
 func (b Bound) Advance(ctx context.Context, resource string, s fence.Stamp) error {
-	return b.admit(ctx, resource, s, admission{function: "tenure_advance", rule: fence.Mark.Advance})
+	return b.admit(ctx, resource, s, admission{function: "tenure_advance", rule: fence.Mark.Advance, alone: true})
 }
 
 // admission is one way to change a mark: by a function of the database or, if the database is
@@ -42,10 +43,11 @@ func (b Bound) Advance(ctx context.Context, resource string, s fence.Stamp) erro
 type admission struct {
 	function string
 	rule     func(fence.Mark, fence.Stamp) (fence.Mark, error)
+	alone    bool // no write follows, so the lock need not be shared
 }
 
 func (b Bound) admit(ctx context.Context, resource string, s fence.Stamp, a admission) error {
-	if err := check(resource, s); err != nil {
+	if err := b.check(resource, s); err != nil {
 		return wrap(resource, err)
 	}
 	if err := b.inTx(); err != nil {
@@ -70,13 +72,15 @@ func (b Bound) admit(ctx context.Context, resource string, s fence.Stamp, a admi
 			return wrap(resource, err)
 		}
 		return wrap(resource, b.store(ctx, resource, m, next))
+	case MySQL:
+		return wrap(resource, b.admitMySQL(ctx, resource, s, a))
 	}
 	return fmt.Errorf("sqlfence: no dialect: %s", b.dialect)
 }
 
 // GuardStrict is Dialect.GuardStrict.
 func (b Bound) GuardStrict(ctx context.Context, resource string, s fence.Stamp, digest string) (fence.Verdict, []byte, error) {
-	if err := errors.Join(check(resource, s), text("digest", digest)); err != nil {
+	if err := errors.Join(b.check(resource, s), text("digest", digest), b.fits(mysqlDigest, "digest", digest)); err != nil {
 		return 0, nil, wrap(resource, err)
 	}
 	if s.Seq == 0 {
@@ -102,13 +106,16 @@ func (b Bound) GuardStrict(ctx context.Context, resource string, s fence.Stamp, 
 		}
 		return fence.Apply, nil, nil
 	case SQLite:
-		return b.strictSQLite(ctx, resource, s, digest)
+		return b.strict(ctx, b.lockRow, resource, s, digest)
+	case MySQL:
+		return b.strict(ctx, func(ctx context.Context, r string) (fence.Mark, error) { return b.lockMySQL(ctx, r) }, resource, s, digest)
 	}
 	return 0, nil, fmt.Errorf("sqlfence: no dialect: %s", b.dialect)
 }
 
-func (b Bound) strictSQLite(ctx context.Context, resource string, s fence.Stamp, digest string) (fence.Verdict, []byte, error) {
-	m, err := b.lockRow(ctx, resource)
+// strict applies the strict rule under a lock that nobody shares.
+func (b Bound) strict(ctx context.Context, lock func(context.Context, string) (fence.Mark, error), resource string, s fence.Stamp, digest string) (fence.Verdict, []byte, error) {
+	m, err := lock(ctx, resource)
 	if err != nil {
 		return 0, nil, wrap(resource, err)
 	}
@@ -120,7 +127,7 @@ func (b Bound) strictSQLite(ctx context.Context, resource string, s fence.Stamp,
 		return verdict, nil, wrap(resource, b.store(ctx, resource, m, next))
 	}
 	var answer []byte
-	err = b.run.QueryRow(ctx, "SELECT answer FROM tenure_mark WHERE resource = ?1", resource).Scan(&answer)
+	err = b.run.QueryRow(ctx, b.sql("SELECT answer FROM tenure_mark WHERE resource = $1"), resource).Scan(&answer)
 	return verdict, answer, wrap(resource, err)
 }
 
@@ -129,7 +136,7 @@ func (b Bound) Answer(ctx context.Context, resource string, s fence.Stamp, answe
 	if err := b.inTx(); err != nil {
 		return err
 	}
-	n, err := b.run.Exec(ctx, b.numbered("UPDATE tenure_mark SET answer = $1 WHERE resource = $2 AND token = $3 AND seq = $4"),
+	n, err := b.run.Exec(ctx, b.sql("UPDATE tenure_mark SET answer = $1 WHERE resource = $2 AND token = $3 AND seq = $4"),
 		notNil(answer), resource, int64(s.Token), int64(s.Seq))
 	if err == nil && n != 1 {
 		err = fmt.Errorf("%s is not the write that was admitted last: its answer is not stored", s)
@@ -142,7 +149,7 @@ func (b Bound) Once(ctx context.Context, resource string, s fence.Stamp, key str
 	if key == "" {
 		return nil, false, wrap(resource, &fence.InvalidError{Field: "key", Rule: "must not be empty: it says which step this is"})
 	}
-	if err := text("key", key); err != nil {
+	if err := errors.Join(text("key", key), b.fits(mysqlName, "key", key)); err != nil {
 		return nil, false, wrap(resource, err)
 	}
 	if err := b.Guard(ctx, resource, s); err != nil {
@@ -150,14 +157,21 @@ func (b Bound) Once(ctx context.Context, resource string, s fence.Stamp, key str
 	}
 	// The transaction that inserts the key makes the step. Others wait here until it has ended. A
 	// row without a result means that the step was not made.
-	n, err := b.run.Exec(ctx, b.numbered("INSERT INTO tenure_once (resource, key, token) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"),
+	n, err := b.run.Exec(ctx, b.sql("INSERT INTO tenure_once (resource, key, token) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"),
 		resource, key, int64(s.Token))
+	if b.dialect == MySQL && mysqlCode(err) == mysqlDuplicate {
+		n, err = 0, nil
+	}
 	if err != nil {
 		return nil, false, wrap(resource, err)
 	}
 	if n == 0 {
 		var made bool
-		row := b.run.QueryRow(ctx, b.numbered("SELECT result IS NOT NULL, result FROM tenure_once WHERE resource = $1 AND key = $2"), resource, key)
+		query := b.sql("SELECT result IS NOT NULL, result FROM tenure_once WHERE resource = $1 AND key = $2")
+		if b.dialect == MySQL {
+			query += mysqlShare // the snapshot may be older than the result
+		}
+		row := b.run.QueryRow(ctx, query, resource, key)
 		err := row.Scan(&made, &result)
 		if err == nil && !made {
 			err = fmt.Errorf("step %q was begun and not made: by this transaction, or by one that was committed although the step had not returned; see what is there of it, and delete its row of tenure_once", key)
@@ -171,11 +185,11 @@ func (b Bound) Once(ctx context.Context, resource string, s fence.Stamp, key str
 	if err != nil {
 		// The caller may commit all the same, so remove the row: the step was not made. If the
 		// transaction has failed already, so has the row.
-		_, left := b.run.Exec(context.WithoutCancel(ctx), b.numbered("DELETE FROM tenure_once WHERE resource = $1 AND key = $2"), resource, key)
+		_, left := b.run.Exec(context.WithoutCancel(ctx), b.sql("DELETE FROM tenure_once WHERE resource = $1 AND key = $2"), resource, key)
 		return nil, false, errors.Join(err, left)
 	}
 	result = notNil(result)
-	n, err = b.run.Exec(ctx, b.numbered("UPDATE tenure_once SET result = $1 WHERE resource = $2 AND key = $3"), result, resource, key)
+	n, err = b.run.Exec(ctx, b.sql("UPDATE tenure_once SET result = $1 WHERE resource = $2 AND key = $3"), result, resource, key)
 	if err == nil && n != 1 {
 		err = fmt.Errorf("step %q has lost its row: its result is not stored", key)
 	}
@@ -202,8 +216,11 @@ func (b Bound) ReadMark(ctx context.Context, resource string) (fence.Mark, error
 }
 
 func (b Bound) read(ctx context.Context, resource string) (m fence.Mark, err error) {
+	return b.scanMark(b.run.QueryRow(ctx, b.sql("SELECT deployment, grp, token, seq, digest, session FROM tenure_mark WHERE resource = $1"), resource))
+}
+
+func (b Bound) scanMark(row Row) (m fence.Mark, err error) {
 	var token, seq int64
-	row := b.run.QueryRow(ctx, b.numbered("SELECT deployment, grp, token, seq, digest, session FROM tenure_mark WHERE resource = $1"), resource)
 	err = row.Scan(&m.Deployment, &m.Group, &token, &seq, &m.Digest, &m.Session)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fence.Mark{}, nil
@@ -231,6 +248,12 @@ func (b Bound) store(ctx context.Context, resource string, m, next fence.Mark) e
 		return nil
 	}
 	// Adding the session is not a new write, so the answer to the last one stays.
+	if b.dialect == MySQL {
+		_, err := b.run.Exec(ctx, `UPDATE tenure_mark SET answer = IF(token = ? AND seq = ?, answer, NULL),
+			deployment = ?, grp = ?, token = ?, seq = ?, digest = ?, session = ? WHERE resource = ?`, // in this order: MySQL assigns from left to right
+			int64(next.Token), int64(next.Seq), next.Deployment, next.Group, int64(next.Token), int64(next.Seq), next.Digest, next.Session, resource)
+		return err
+	}
 	_, err := b.run.Exec(ctx, `INSERT INTO tenure_mark (resource, deployment, grp, token, seq, digest, session) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 		ON CONFLICT (resource) DO UPDATE SET token = excluded.token, seq = excluded.seq, digest = excluded.digest, session = excluded.session,
 		answer = CASE WHEN token = excluded.token AND seq = excluded.seq THEN answer END`,
@@ -238,13 +261,20 @@ func (b Bound) store(ctx context.Context, resource string, m, next fence.Mark) e
 	return err
 }
 
-// numbered rewrites the parameters for the dialect.
-func (b Bound) numbered(query string) string {
-	if b.dialect == SQLite {
+// sql rewrites a statement of PostgreSQL for the dialect.
+func (b Bound) sql(query string) string {
+	switch b.dialect {
+	case SQLite:
 		return strings.ReplaceAll(query, "$", "?")
+	case MySQL:
+		return forMySQL.Replace(query)
 	}
 	return query
 }
+
+// forMySQL relies on queries that use their parameters in order. A duplicate is an error of MySQL.
+var forMySQL = strings.NewReplacer("$1", "?", "$2", "?", "$3", "?", "$4", "?", " ON CONFLICT DO NOTHING", "",
+	", key,", ", `key`,", "key = $2", "`key` = ?", "key = $3", "`key` = ?")
 
 func (b Bound) inTx() error {
 	if s, ok := b.run.(standard); ok {
@@ -304,17 +334,57 @@ func outdated(err error) error {
 	return err
 }
 
-// Refusal converts the error that tenure_guard raised, given by its SQLSTATE and detail, into
-// a refusal. It returns nil for any other error.
+// ErrUnsealed: a statement with the guard inside was not executed, because the mark is below its
+// token. Call Guard or Seal, and repeat the transaction.
+var ErrUnsealed = errors.New("the mark is below the token: seal before the first write")
+
+// Refusal converts the error that tenure_guard or tenure_inside raised, given by its SQLSTATE
+// and detail, into a refusal or ErrUnsealed. It returns nil for any other error.
 func Refusal(resource string, s fence.Stamp, sqlstate, detail string) error {
 	if len(sqlstate) != 5 || !strings.HasPrefix(sqlstate, "TN0") {
 		return nil
 	}
+	if sqlstate == "TN006" {
+		return wrap(resource, ErrUnsealed)
+	}
 	return wrap(resource, refusal(detail, s, ""))
+}
+
+// Inside returns the guard as a condition for the statement that writes (PostgreSQL, MySQL), and
+// the arguments of the statement with those of the guard after them. This costs no round trip:
+//
+//	guard, args, err := sqlfence.Postgres.Inside("invoices", term.Stamp(), amount, id)
+//	…
+//	_, err = tx.ExecContext(ctx, "UPDATE accounts SET amount = $1 WHERE id = $2 AND "+guard, args...)
+//
+// Put it last in the statement, which must be able to change a row: a condition that cannot
+// matter may be skipped. If the stamp is not admitted, the statement fails and writes nothing. On
+// PostgreSQL the transaction is aborted and Refusal converts the error; on MySQL see
+// Dialect.WhyRefused.
+//
+// The guard never raises the mark: seal first, or the error is ErrUnsealed. A statement that was
+// sent before the seal has returned may not see the last write of the previous leader.
+func (d Dialect) Inside(resource string, s fence.Stamp, args ...any) (condition string, all []any, err error) {
+	if err := (Bound{dialect: d}).check(resource, s); err != nil {
+		return "", nil, wrap(resource, err)
+	}
+	n := len(args)
+	all = append(slices.Clone(args), resource, s.Deployment, s.Group, int64(s.Token), s.Session)
+	switch d {
+	case Postgres:
+		return fmt.Sprintf("(SELECT tenure_inside($%d, $%d, $%d, $%d, $%d))", n+1, n+2, n+3, n+4, n+5), all, nil
+	case MySQL:
+		return mysqlInside, append(all, s.Session), nil
+	}
+	return "", nil, fmt.Errorf("sqlfence: %s has no guard inside a statement: use Guard", d)
 }
 
 // Validate refuses values that a database could not store or compare, before a query is sent.
 func Validate(resource string, s fence.Stamp) error { return wrap(resource, check(resource, s)) }
+
+func (b Bound) check(resource string, s fence.Stamp) error {
+	return errors.Join(check(resource, s), b.fits(mysqlName, "resource, deployment or group", resource, s.Deployment, s.Group))
+}
 
 func check(resource string, s fence.Stamp) error {
 	if resource == "" {

@@ -18,6 +18,7 @@ type Dialect uint8
 const (
 	Postgres Dialect = iota + 1 // 11 and later
 	SQLite                      // 3.35 and later
+	MySQL                       // 8.0.29 and later, and MariaDB 10.6 and later, with InnoDB
 )
 
 func (d Dialect) String() string {
@@ -26,6 +27,8 @@ func (d Dialect) String() string {
 		return "PostgreSQL"
 	case SQLite:
 		return "SQLite"
+	case MySQL:
+		return "MySQL"
 	}
 	return fmt.Sprintf("Dialect(%d)", uint8(d))
 }
@@ -44,6 +47,8 @@ func (d Dialect) Migration() string {
 		return postgresText
 	case SQLite:
 		return sqliteText
+	case MySQL:
+		return mysqlText
 	}
 	return ""
 }
@@ -79,9 +84,13 @@ func (d Dialect) Migrate(ctx context.Context, db *sql.DB) error {
 }
 
 // Migrate is Dialect.Migrate in a transaction of the caller, for users who install their own
-// tables with those of the fence. On SQLite it takes the write lock first.
+// tables with those of the fence. On SQLite it takes the write lock first. MySQL commits with
+// every table that is created, so it refuses this.
 func (b Bound) Migrate(ctx context.Context) error {
 	err := b.inTx()
+	if err == nil && b.dialect == MySQL {
+		err = errors.New("MySQL commits the transaction with every table that is created: use Dialect.Migrate")
+	}
 	if err == nil {
 		err = b.migrate(ctx)
 	}
@@ -121,13 +130,16 @@ func (b Bound) addSession(ctx context.Context) error {
 
 // within runs f in a transaction that, on SQLite, holds the write lock from the start.
 func within(ctx context.Context, d Dialect, db *sql.DB, f func(*sql.Conn) error) error {
-	var begin string
+	var begin []string
 	switch d {
 	case Postgres:
 		// Whatever the default: after waiting for the lock, it must see the current state.
-		begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+		begin = []string{"BEGIN ISOLATION LEVEL READ COMMITTED"}
 	case SQLite:
-		begin = "BEGIN IMMEDIATE"
+		begin = []string{"BEGIN IMMEDIATE"}
+	case MySQL:
+		// The default locks gaps between rows too, and new marks would deadlock.
+		begin = []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"}
 	default:
 		return fmt.Errorf("no dialect: %s", d)
 	}
@@ -137,7 +149,12 @@ func within(ctx context.Context, d Dialect, db *sql.DB, f func(*sql.Conn) error)
 	}
 	defer func() { _ = conn.Close() }()
 	// BEGIN may have taken effect although it returned an error, when ctx ended.
-	if _, err = conn.ExecContext(ctx, begin); err == nil {
+	for _, statement := range begin {
+		if err == nil {
+			_, err = conn.ExecContext(ctx, statement)
+		}
+	}
+	if err == nil {
 		if err = f(conn); err == nil {
 			_, err = conn.ExecContext(ctx, "COMMIT")
 		}
@@ -156,10 +173,15 @@ func within(ctx context.Context, d Dialect, db *sql.DB, f func(*sql.Conn) error)
 const noneActive = "no transaction is active"
 
 // Repeatable reports whether the caller may retry the whole transaction after the error:
-// a serialization failure (SQLSTATE 40001) or a deadlock (40P01).
+// a serialization failure (SQLSTATE 40001) or a deadlock (40P01); on MySQL a deadlock (1213), a
+// lock that was not free in time (1205) or a row that changed since the snapshot (1020).
 func Repeatable(err error) bool {
 	var coded interface{ SQLState() string }
-	return errors.As(err, &coded) && (coded.SQLState() == "40001" || coded.SQLState() == "40P01")
+	if errors.As(err, &coded) {
+		return coded.SQLState() == "40001" || coded.SQLState() == "40P01"
+	}
+	code := mysqlCode(err)
+	return code == mysqlDeadlock || code == mysqlTimeout || code == mysqlChanged
 }
 
 // Tx is the transaction of the caller: a *sql.Tx, or a library's wrapper of one. Values that
@@ -228,7 +250,7 @@ func (s standard) Exec(ctx context.Context, query string, args ...any) (int64, e
 // Guard admits the stamp to the resource or refuses it. After a refusal nothing of the
 // transaction may be committed. After an error that is Repeatable the transaction may be
 // repeated. Until the transaction ends no newer leader is admitted; others with the same
-// token are (on PostgreSQL). Guard may come before or after the writes that it guards.
+// token are, except on SQLite. Guard may come before or after the writes that it guards.
 func (d Dialect) Guard(ctx context.Context, tx Tx, resource string, s fence.Stamp) error {
 	return d.On(standard{tx}).Guard(ctx, resource, s)
 }
@@ -278,7 +300,9 @@ func (d Dialect) Sink(db *sql.DB, resource string) *Sink {
 // Seal raises the mark to the stamp's token, after transactions that were admitted with older
 // tokens have ended.
 func (k *Sink) Seal(ctx context.Context, s fence.Stamp) error {
-	return k.alone(ctx, func(b Bound) error { return b.Guard(ctx, k.resource, s) })
+	return k.alone(ctx, func(b Bound) error {
+		return b.admit(ctx, k.resource, s, admission{function: "tenure_admit", rule: fence.Mark.Admit, alone: true})
+	})
 }
 
 // Advance raises the mark to any token, past the slip rule. It never lowers it.

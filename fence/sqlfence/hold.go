@@ -28,7 +28,8 @@ import (
 // Limitations: a Guard that raises the mark of a held resource does not queue for it but
 // tries again until deadlock_timeout has passed (PostgreSQL). If a resource is held most
 // of the time, let all its writers hold it. Hold takes two advisory locks for each
-// resource (PostgreSQL; see max_locks_per_transaction). On SQLite it needs version 3.41.
+// resource (PostgreSQL; see max_locks_per_transaction). On SQLite it needs version 3.41. On
+// MySQL at most 8,000 marks can be stored at once.
 type Held struct {
 	bound Bound
 	marks map[string]*heldMark
@@ -53,7 +54,7 @@ func (b Bound) Hold(ctx context.Context, resources ...string) (*Held, error) {
 		if r == "" {
 			return nil, wrap(r, &fence.InvalidError{Field: "resource", Rule: "must not be empty"})
 		}
-		if err := text("resource", r); err != nil {
+		if err := errors.Join(text("resource", r), b.fits(mysqlName, "resource", r)); err != nil {
 			return nil, wrap(r, err)
 		}
 		h.marks[r] = &heldMark{}
@@ -61,11 +62,13 @@ func (b Bound) Hold(ctx context.Context, resources ...string) (*Held, error) {
 	if err := b.inTx(); err != nil || len(h.marks) == 0 {
 		return h, err
 	}
-	names, err := json.Marshal(slices.Sorted(maps.Keys(h.marks)))
+	sorted := slices.Sorted(maps.Keys(h.marks))
+	names, err := json.Marshal(sorted)
 	if err != nil {
 		return nil, fmt.Errorf("sqlfence: hold: %w", err)
 	}
 	var query, found string
+	args := []any{string(names)}
 	switch b.dialect {
 	case Postgres:
 		query = "SELECT tenure_hold($1)"
@@ -76,10 +79,15 @@ func (b Bound) Hold(ctx context.Context, resources ...string) (*Held, error) {
 		query = `SELECT json_group_array(json_object('resource', resource, 'deployment', deployment, 'group', grp, 'token', token,
 			'seq', seq, 'digest', digest, 'session', session, 'answer', hex(answer)))
 			FROM tenure_mark WHERE resource IN (SELECT value FROM json_each(?1))`
+	case MySQL:
+		if _, err := b.lockMySQL(ctx, sorted...); err != nil {
+			return nil, fmt.Errorf("sqlfence: hold: %w", err)
+		}
+		query, args = heldMySQL(sorted)
 	default:
 		return nil, fmt.Errorf("sqlfence: no dialect: %s", b.dialect)
 	}
-	if err := b.run.QueryRow(ctx, query, string(names)).Scan(&found); err != nil {
+	if err := b.run.QueryRow(ctx, query, args...).Scan(&found); err != nil {
 		return nil, fmt.Errorf("sqlfence: hold: %w", outdated(err))
 	}
 	var rows []struct {
@@ -141,16 +149,24 @@ func (h *Held) Store(ctx context.Context) error {
 		if !m.changed {
 			continue
 		}
-		if err := storable(resource, m.stored, m.mark); err != nil {
+		if err := errors.Join(storable(resource, m.stored, m.mark), h.bound.fits(mysqlName, "deployment or group", m.mark.Deployment, m.mark.Group), h.bound.fits(mysqlDigest, "digest", m.mark.Digest)); err != nil {
 			return wrap(resource, err)
 		}
 		var answer any
 		if m.answer != nil {
 			answer = hex.EncodeToString(m.answer)
 		}
-		rows = append(rows, []any{resource, m.mark.Deployment, m.mark.Group, m.mark.Token, m.mark.Seq, m.mark.Digest, m.mark.Session, answer})
+		rows = append(rows, []any{resource, m.mark.Deployment, m.mark.Group, int64(m.mark.Token), int64(m.mark.Seq), m.mark.Digest, m.mark.Session, answer})
 	}
 	if len(rows) == 0 {
+		return nil
+	}
+	if h.bound.dialect == MySQL {
+		query, args := storeMarksMySQL(rows)
+		if _, err := h.bound.run.Exec(ctx, query, args...); err != nil {
+			return fmt.Errorf("sqlfence: store: %w", err)
+		}
+		h.stored()
 		return nil
 	}
 	data, err := json.Marshal(rows)
@@ -164,10 +180,14 @@ func (h *Held) Store(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("sqlfence: store: %w", err)
 	}
+	h.stored()
+	return nil
+}
+
+func (h *Held) stored() {
 	for _, m := range h.marks {
 		m.stored, m.changed = m.mark, false
 	}
-	return nil
 }
 
 // storable refuses a mark that the rule cannot have returned.

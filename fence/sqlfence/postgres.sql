@@ -11,10 +11,15 @@
 --   TN003 foreign  the resource belongs to another deployment or group
 --   TN004 invalid  a name is empty, or the token is not from 1 to 2^53-1
 --   TN005 clone    the token was granted to another session
+--   TN006 unsealed the mark is lower: call tenure_guard first, in a statement of its own
 -- A fifth argument is the digest of the session that the token was granted to, as in the
 -- header Fencing-Session. It distinguishes two sessions that got the same token from a
 -- store which lost data.
--- Outside a transaction it is a seal. A transaction that fails with 40001 (an old snapshot)
+-- Outside a transaction it is a seal. After the seal, the guard can be a part of the statement
+-- that writes, which saves a round trip:
+--
+--   UPDATE accounts SET … WHERE id = 7 AND (SELECT tenure_inside('invoices', 'prod', 'billing', 42, ''));
+-- A transaction that fails with 40001 (an old snapshot)
 -- or 40P01 (a deadlock, or another transaction raises the mark for too long) may be retried.
 
 -- With two tables of marks one resource has two marks, and neither protects it. If the
@@ -388,4 +393,42 @@ $$;
 CREATE OR REPLACE FUNCTION tenure_guard(a_resource text, a_deployment text, a_group text, a_token bigint) RETURNS bigint
 LANGUAGE sql AS $$
   SELECT tenure_guard(a_resource, a_deployment, a_group, a_token, '')
+$$;
+
+-- The guard inside of a statement that writes: returns true or raises an error. It is a
+-- function of its own because it must not raise the mark: the statement has an older snapshot
+-- than the guard, and would not see what the previous leader wrote last. Use it in a scalar
+-- subquery, which is evaluated once.
+CREATE OR REPLACE FUNCTION tenure_inside(a_resource text, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+  admitted boolean;
+BEGIN
+  -- Token 0 is the gate, which is not for writers.
+  IF a_token >= 1 THEN
+    -- As in tenure_admit: lock first, then read, in two statements.
+    admitted := pg_advisory_xact_lock_shared(hashtextextended(a_resource, a_token)) IS NULL;
+    SELECT token = a_token AND deployment = a_deployment AND grp = a_group AND (a_session = '' OR session = a_session)
+      AND current_setting('transaction_isolation') = 'read committed' INTO admitted FROM tenure_mark WHERE resource = a_resource;
+    IF admitted THEN
+      RETURN true;
+    END IF;
+  END IF;
+  RETURN tenure_inside_else(a_resource, a_deployment, a_group, a_token, a_session);
+END
+$$;
+
+-- The rarer cases of tenure_inside: other isolation levels, refusals, a mark without a session.
+CREATE OR REPLACE FUNCTION tenure_inside_else(a_resource text, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+  m tenure_mark;
+BEGIN
+  SELECT * INTO m FROM tenure_mark WHERE resource = a_resource;
+  IF tenure_rule(m, a_deployment, a_group, a_token, a_session) = 'ok' AND (m.token = a_token) IS NOT TRUE THEN
+    RAISE EXCEPTION 'fence: unsealed write to % refused: token % is not its mark yet: call tenure_guard first, in a statement of its own', a_resource, a_token
+      USING ERRCODE = 'TN006';
+  END IF;
+  RETURN tenure_guard(a_resource, a_deployment, a_group, a_token, a_session) IS NOT NULL;
+END
 $$;

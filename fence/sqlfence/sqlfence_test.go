@@ -11,7 +11,7 @@ import (
 // A migration is split into whole statements: none begins inside a function, none is lost.
 // (Package pgxfence tests them on real databases.)
 func TestStatements(t *testing.T) {
-	for _, d := range []Dialect{Postgres, SQLite} {
+	for _, d := range []Dialect{Postgres, SQLite, MySQL} {
 		all := d.Statements()
 		for _, s := range all {
 			if !strings.HasPrefix(s, "CREATE ") && !strings.HasPrefix(s, "DO ") || !strings.HasSuffix(s, ";") || strings.Count(s, "$$")%2 != 0 {

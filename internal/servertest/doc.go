@@ -1,5 +1,5 @@
-// Package servertest runs real servers for tests: PostgreSQL, Redis, ZooKeeper, Consul and the API
-// server of Kubernetes, as separate processes on loopback, which can be killed and restarted.
+// Package servertest runs real servers for tests: PostgreSQL, MariaDB, Redis, ZooKeeper, Consul
+// and the API server of Kubernetes, as separate processes on loopback, which can be killed and restarted.
 //
 //	server := servertest.Postgres(t)
 //	db, err := sql.Open("pgx", server.URL())

@@ -19,6 +19,8 @@ func packages(program string) []string {
 		return []string{"postgresql", "libpq5"}
 	case "psql":
 		return []string{"postgresql-client", "libpq5"}
+	case "mariadbd":
+		return []string{"mariadb-server"}
 	case "promtool":
 		return []string{"prometheus"}
 	case "systemd-analyze":

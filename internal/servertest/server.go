@@ -3,6 +3,7 @@ package servertest
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -181,6 +182,26 @@ func (s *Server) launch() (*process, error) {
 	}
 	p, err := child.Start(cmd, nil)
 	return &process{p, out}, err
+}
+
+// greets connects and compares one byte of what the server says first.
+func greets(addr string, at int, want byte) error {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return err
+	}
+	got := make([]byte, at+1)
+	if _, err := io.ReadFull(conn, got); err != nil {
+		return err
+	}
+	if got[at] != want {
+		return fmt.Errorf("it says %q", got)
+	}
+	return nil
 }
 
 // serves connects, sends a message and compares the beginning of the answer.

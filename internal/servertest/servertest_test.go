@@ -10,7 +10,7 @@ import (
 // A server serves on loopback, a killed server is gone, and a restarted one has the same address.
 func TestServers(t *testing.T) {
 	for name, start := range map[string]func(testing.TB, ...Option) *Server{
-		"Postgres": Postgres, "Redis": Redis, "Consul": Consul,
+		"Postgres": Postgres, "MariaDB": MariaDB, "Redis": Redis, "Consul": Consul,
 		"ZooKeeper": func(t testing.TB, opts ...Option) *Server { return ZooKeeper(t, 1, opts...)[0].Server },
 	} {
 		t.Run(name, func(t *testing.T) {
