@@ -55,6 +55,14 @@ lab: programs ## hours, on a machine that does nothing else: every experiment in
 lab-report: programs ## docs/findings.md from the results that there are, and from the comments in docs/lab/findings.tmpl
 	@exec .cache/bin/lab report --out docs
 
+.PHONY: strategies
+strategies: programs ## hours, on a machine that does nothing else: election strategies beside each other, under the same faults; goes on where it was stopped (ARGS='--only redlock --fault pause')
+	@exec .cache/bin/lab strategies $(ARGS)
+
+.PHONY: strategies-report
+strategies-report: programs ## write what make strategies has measured into docs/strategies.md
+	@exec .cache/bin/lab strategies --report docs
+
 .PHONY: build
 build: ## build every package of every module
 	@for m in $(CODE); do echo "build $$m"; (cd $$m && go build ./...); done

@@ -121,6 +121,8 @@ var layers = []layer{
 		why: "the product knows neither the reference fleet nor the lab"},
 	{path: "reference/...", may: []string{".", "elector", "fence/...", "clock", "lease", "pulse", "store", "store/...", "raft", "internal/guard", "server/..."}, testsToo: []string{"electortest", "tenuretest", "internal/child", "internal/enginetest", "internal/servertest"},
 		why: "the reference fleet is what a user could write, and knows nothing of the lab"},
+	{path: "lab/strategies", may: []string{".", "clock", "fence", "lease", "raft", "store", "server/...", "reference/...", "lab/measure", "lab/plot", "internal/child", "internal/enginetest", "internal/servertest"},
+		why: "it runs election strategies, ours and those of others, on real servers behind proxies"},
 	{path: "lab/...", may: []string{".", "fence/...", "clock", "lease", "store", "store/...", "raft", "internal/child", "internal/plant", "internal/servertest", "server/...", "reference/..."}, testsToo: []string{"internal/enginetest"},
 		why: "the lab may use everything, and nobody imports the lab"},
 }
@@ -134,7 +136,7 @@ var reserved = []struct {
 }{
 	{
 		imports: []string{"testing", "net/http/httptest", module + "/tenuretest", module + "/electortest", module + "/store/storetest", module + "/store/kv/kvtest", module + "/fence/fencetest", module + "/internal/servertest"},
-		by:      []string{"sim/...", "tenuretest", "electortest", "store/storetest", "store/kv/kvtest", "fence/fencetest", "internal/enginetest", "internal/servertest", "lab", "examples/..."},
+		by:      []string{"sim/...", "tenuretest", "electortest", "store/storetest", "store/kv/kvtest", "fence/fencetest", "internal/enginetest", "internal/servertest", "lab", "lab/strategies", "examples/..."},
 		why:     "testing registers flags and its helpers end the process: not in a user's program",
 	},
 	{

@@ -61,7 +61,7 @@ func NeedsEtcd(engine string) bool { return engine == "kubernetes" }
 type Engine struct {
 	*Server
 	row  int
-	host *host
+	stop func()
 }
 
 // Start starts the server of an engine, on the data of an etcd if it needs one, for a program that
@@ -72,19 +72,30 @@ func Start(engine, etcd string, opts ...Option) (e *Engine, err error) {
 	if row < 0 {
 		return nil, fmt.Errorf("there is no server of %q; there are %v", engine, Engines())
 	}
-	e = &Engine{row: row, host: &host{}}
+	e = &Engine{row: row}
+	e.stop, err = Run(func(t testing.TB) { e.Server = engines[row].start(t, etcd, opts...) })
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// Run calls start, which starts servers or engines, for a program that is not a test. stop kills
+// them and removes their data. If this program is killed, it leaves data folders.
+func Run(start func(t testing.TB)) (stop func(), err error) {
+	h := &host{}
 	defer func() {
 		if p := recover(); p != nil {
 			failed, ok := p.(failure)
 			if !ok {
 				panic(p)
 			}
-			e.Stop()
-			e, err = nil, failed.error
+			h.stop()
+			stop, err = nil, failed.error
 		}
 	}()
-	e.Server = engines[row].start(e.host, etcd, opts...)
-	return e, nil
+	start(h)
+	return h.stop, nil
 }
 
 // Store returns the URL of the engine behind an address, for --store. A file that it names is
@@ -113,17 +124,30 @@ func (e *Engine) Launch() (*child.Process, error) {
 }
 
 // Stop kills the server and removes its data.
-func (e *Engine) Stop() {
-	for _, clean := range slices.Backward(e.host.cleanups) {
-		clean()
-	}
-	e.host.cleanups = nil
-}
+func (e *Engine) Stop() { e.stop() }
 
 // host implements what a starter needs of a test. Calls that fail or skip a test panic with a failure.
 type host struct {
 	testing.TB
 	cleanups []func()
+}
+
+// stop ends everything that was started, the latest first.
+func (h *host) stop() {
+	for _, clean := range slices.Backward(h.cleanups) {
+		clean()
+	}
+	h.cleanups = nil
+}
+
+// TempDir is removed when everything ends.
+func (h *host) TempDir() string {
+	dir, err := os.MkdirTemp("", "tenure-servertest-")
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 type failure struct{ error }

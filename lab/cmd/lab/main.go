@@ -5,6 +5,7 @@
 //	lab load    take numbers from a fleet and measure the latency
 //	lab run     run experiments: inject faults, check what held
 //	lab storm   inject faults of every kind at random, for a set time
+//	lab strategies  compare election strategies under the same faults
 //	lab report  print the results of experiments, or write docs/findings.md
 //	lab check   check the histories of experiments and of lab load
 //	lab jobs    fill a ledger's database with jobs
@@ -58,7 +59,7 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 		RunE:          cli.MissingCommand,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newUp(), newDemo(), newLoad(), newRun(), newStorm(), newCheck(), newReport(), newJobs(), newBare())
+	root.AddCommand(newUp(), newDemo(), newLoad(), newRun(), newStorm(), newCheck(), newReport(), newJobs(), newBare(), newStrategies(), newCandidate())
 	for _, c := range root.Commands() {
 		run := c.RunE
 		c.RunE = func(cmd *cobra.Command, args []string) error {
