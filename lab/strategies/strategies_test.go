@@ -97,6 +97,7 @@ func TestPause(t *testing.T) {
 	t.Parallel()
 	few := make(chan struct{}, 4)
 	var cells sync.WaitGroup
+	defer cells.Wait()
 	for _, s := range all() {
 		if s.name == flagName || s.name == "advisory" {
 			continue // they elect nobody: TestFlagFailures, TestAdvisory
@@ -133,7 +134,6 @@ func TestPause(t *testing.T) {
 			})
 		}
 	}
-	cells.Wait()
 }
 
 // An advisory lock is free when the process is killed, and is not when it is cut off. A lock in
