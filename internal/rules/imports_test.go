@@ -37,7 +37,7 @@ var layers = []layer{
 		why: "what the test kits share must not depend on what they test"},
 	{path: "fence/fencetest", may: []string{"fence", "internal/suite"},
 		why: "the contract of sinks knows no sink"},
-	{path: "fence/...", may: []string{"fence"}, testsToo: []string{"internal/servertest"},
+	{path: "fence/...", may: []string{"fence"}, testsToo: []string{"internal/servertest", "internal/enginetest"},
 		why: "a sink needs the rule and its resource, no election"},
 	{path: "internal/plant",
 		why: "planted bugs are names; the code with the bug asks whether one is planted"},
