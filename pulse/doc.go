@@ -28,6 +28,12 @@
 // other process can register its sessions. A server gets the pidfd of a client from the kernel
 // (SO_PEERPIDFD), and the kernel names the sender of all that it reads.
 //
+// # Hints
+//
+// [Hints] end sessions of processes that have probably died, on another host. They are off unless
+// a program runs them, they end only sessions that were opened as fenced, and the reason is
+// [store.Suspected].
+//
 // # Limitations
 //
 // The TTL applies as before if the host dies, if the keeper is gone or has no rights, if the

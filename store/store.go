@@ -47,7 +47,8 @@ type Store interface {
 	KeepAlive(ctx context.Context, id SessionID, groups ...string) (Beat, error)
 
 	// End ends a session and, at once, everything it holds. Closing a dead session
-	// succeeds. The reason is recorded where the engine can. With seen, at most
+	// succeeds. The reason is recorded where the engine can. Suspected is refused
+	// (ErrInvalid) unless the session was opened as Fenced. With seen, at most
 	// Caps().Batch records, it closes only if each still has that version, and returns
 	// a ConflictError otherwise: so it never ends a grant that was made meanwhile.
 	End(ctx context.Context, id SessionID, why Reason, seen ...Record) error

@@ -99,7 +99,7 @@ const (
 	DeathFromForget    // a process that withdraws its registration counts as dead
 	DeathOfNextProcess // the session to end is found by its candidate
 	PidReuse           // any user of a connection counts as the process that made it
-	HintUnfenced       // a hint ends a session that is not fenced
+	HintUnfenced       // a session that is not fenced ends on suspicion
 
 	DeathOfDuplicate    // a session that two processes have registered ends with either
 	DeathOfUnregistered // a death ends sessions that were not registered

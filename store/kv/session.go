@@ -485,6 +485,8 @@ func (s *Store) End(ctx context.Context, id store.SessionID, why store.Reason, s
 		return nil
 	case err != nil:
 		return err
+	case why == store.Suspected && !d.Fenced && !s.cfg.plant.Has(plant.HintUnfenced):
+		return &store.ArgumentError{Field: "reason", Value: why, Rule: "only sessions that were opened as fenced end on suspicion"}
 	}
 	for range beatTries {
 		beat := uint64(Any)

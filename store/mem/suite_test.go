@@ -24,6 +24,7 @@ func planted() map[plant.Bug]storetest.Promise {
 	return map[plant.Bug]storetest.Promise{
 		plant.TokenReset:         storetest.TokensSurvive,
 		plant.TokenNotRaised:     storetest.TokensIncrease,
+		plant.HintUnfenced:       storetest.SuspectedIsFenced,
 		plant.KeepAliveRevives:   storetest.DeathIsFinal,
 		plant.AcquireAnyVersion:  storetest.LateCopiesHarmless,
 		plant.AcquireFromLiving:  storetest.LivingHolderKeeps,

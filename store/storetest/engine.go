@@ -46,6 +46,7 @@ const (
 	TokenFromStore     Promise = "the next token follows the one in the store"
 	WatchSessions      Promise = "a watch announces sessions that begin and end"
 	WatchLinearizable  Promise = "a watch begins with everything acknowledged before"
+	SuspectedIsFenced  Promise = "only a fenced session ends on suspicion"
 	DeathIsFinal       Promise = "no call brings a dead session back"
 	DeadNeverLeads     Promise = "a waiter whose session died never leads"
 	TTLKept            Promise = "a session dies after its TTL, not before"
@@ -95,6 +96,7 @@ type promise struct {
 func promises() []promise {
 	return []promise{
 		{name: SessionAsOpened, check: sessionAsOpened},
+		{name: SuspectedIsFenced, check: suspectedIsFenced},
 		{name: SessionIDsUnique, check: sessionIDsUnique},
 		{name: OpenRetried, check: openRetried},
 		{name: SessionRead, check: sessionRead},

@@ -176,6 +176,24 @@ func openRetried(c *check) {
 	c.wants("keep-alive of the closed session", errOf(c.store.KeepAlive(c.ctx, first.ID)), store.ErrSessionDead)
 }
 
+// A hint ends a session that was opened as fenced, and no other.
+func suspectedIsFenced(c *check) {
+	for _, fenced := range []bool{false, true} {
+		group := c.group(fmt.Sprintf("fenced-%v", fenced))
+		s, err := c.store.Open(c.ctx, tenure.Candidate{ID: "a"}, min(lasting, c.store.Caps().MaxTTL), store.OpenOptions{Scope: store.Scope{group}, Fenced: fenced})
+		c.Must("open", err)
+		held := c.take(s.ID, group)
+		err = c.store.End(c.ctx, s.ID, store.Suspected)
+		if fenced {
+			c.Must("end of a fenced session on suspicion", err)
+			c.vacant(group)
+			continue
+		}
+		c.wants("end of an unfenced session on suspicion", err, store.ErrInvalid)
+		c.unchanged("the group of an unfenced session", held, tenure.Led)
+	}
+}
+
 // No call revives a session that was closed or has expired, or creates one for an unknown id.
 // Its groups stay vacant.
 func deathIsFinal(c *check) {
