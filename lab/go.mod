@@ -10,6 +10,7 @@ require (
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/spf13/cobra v1.10.2
 	github.com/tenurehq/tenure v0.0.0
+	github.com/tenurehq/tenure/fence/pgxfence v0.0.0
 	github.com/tenurehq/tenure/reference v0.0.0
 	github.com/tenurehq/tenure/server v0.0.0
 	go.etcd.io/etcd/client/v3 v3.7.3

@@ -6,6 +6,7 @@
 //	lab run     run experiments: inject faults, check what held
 //	lab storm   inject faults of every kind at random, for a set time
 //	lab strategies  compare election strategies under the same faults
+//	lab sites   replay an outage in which two sites accept writes
 //	lab report  print the results of experiments, or write docs/findings.md
 //	lab check   check the histories of experiments and of lab load
 //	lab jobs    fill a ledger's database with jobs
@@ -59,7 +60,7 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 		RunE:          cli.MissingCommand,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newUp(), newDemo(), newLoad(), newRun(), newStorm(), newCheck(), newReport(), newJobs(), newBare(), newStrategies(), newCandidate())
+	root.AddCommand(newUp(), newDemo(), newLoad(), newRun(), newStorm(), newCheck(), newReport(), newJobs(), newBare(), newStrategies(), newCandidate(), newSites())
 	for _, c := range root.Commands() {
 		run := c.RunE
 		c.RunE = func(cmd *cobra.Command, args []string) error {

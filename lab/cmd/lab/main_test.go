@@ -54,6 +54,8 @@ func TestUsage(t *testing.T) {
 		{nil, "missing command"},
 		{[]string{"fly"}, "fly"},
 		{[]string{"load"}, "no node to call"},
+		{[]string{"sites", "--fence", "maybe"}, `"maybe"`},
+		{[]string{"sites", "--cut", "1s"}, "at least 2s"},
 		{[]string{"strategies", "--only", "paxos"}, `no strategy "paxos"`},
 		{[]string{"strategies", "--only", "bully", "--fault", "member"}, "bully cannot have the fault"},
 		{[]string{"load", "--url", "https://127.0.0.1:1"}, "http://host:port"},

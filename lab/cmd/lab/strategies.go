@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurehq/tenure/lab/sites"
 	"github.com/tenurehq/tenure/lab/strategies"
 	"github.com/tenurehq/tenure/server/cli"
 )
@@ -95,6 +97,81 @@ Exit code 99: a fence that gets tokens accepted a stale write.`,
 	f.DurationVar(&p.TTL, "ttl", 2*time.Second, "lease, or the silence after which a leader is taken for dead")
 	f.StringVar(&p.Out, "out", filepath.Join(resultsDir(), "strategies"), "folder of the results")
 	f.StringVar(&report, "report", "", "the docs folder: write the recorded results into strategies.md there, and run nothing")
+	out.flag(f)
+	return cmd
+}
+
+func newSites() *cobra.Command {
+	var r sites.Replay
+	var fences []string
+	var figures string
+	var out output
+	cmd := &cobra.Command{
+		Use:   "sites",
+		Short: "Replay an outage in which two sites accept writes",
+		Long: `Cut two sites with real databases off from each other, let the one without the primary
+promote its replica, and count the acknowledged writes that the surviving database does not
+have: with asynchronous replication and a failover manager (--fence off), and with a leader
+that Tenure elects, a fence, and writes that are acknowledged when both sites have them
+(--fence on). docs/strategies.md tells the story.
+
+Exit code 99: without the fence no write was lost, or with it one was.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.validate(); err != nil {
+				return err
+			}
+			const shortest = 2 * time.Second
+			if r.Cut < shortest {
+				return cli.Usage("--cut %v: at least %v", r.Cut, shortest)
+			}
+			r.Say = func(what string) { cli.Say(cmd, "%s", what) }
+			var results []sites.Result
+			for _, f := range fences {
+				if f != "on" && f != "off" {
+					return cli.Usage("--fence %q: use on, off, or both", f)
+				}
+			}
+			var wrong error
+			for _, f := range fences {
+				r.Fence = f == "on"
+				result, err := r.Run(cmd.Context())
+				if err != nil {
+					return err
+				}
+				results = append(results, result)
+				if r.Fence != (result.East.Lost == 0) {
+					wrong = errors.Join(wrong, fmt.Errorf("fence %s: %d acknowledged writes are lost", f, result.East.Lost))
+				}
+				if figures == "" {
+					continue
+				}
+				fig, err := result.Figure()
+				if err == nil {
+					err = fig.Save(figures, "sites-fence-"+f)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			err := out.write(cmd.OutOrStdout(), results, func(w io.Writer) (err error) {
+				for _, r := range results {
+					_, e := fmt.Fprint(w, r)
+					err = errors.Join(err, e)
+				}
+				return err
+			})
+			if wrong != nil {
+				return cli.Exit(exitThreshold, wrong)
+			}
+			return err
+		},
+	}
+	const cut = 43 * time.Second
+	f := cmd.Flags()
+	f.DurationVar(&r.Cut, "cut", cut, "how long the sites are cut off from each other")
+	f.StringSliceVar(&fences, "fence", []string{"off", "on"}, "off, on, or both")
+	f.StringVar(&figures, "figures", "", "folder for the timelines")
 	out.flag(f)
 	return cmd
 }
