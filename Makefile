@@ -74,7 +74,7 @@ RACE := GORACE=atexit_sleep_ms=10 go test -race
 # Packages of the root module that take long under the race detector, or start programs.
 SLOW := ./electortest ./store/mem ./internal/enginetest ./internal/servertest ./deploy ./docs
 # Packages of the other modules that start no program.
-SERVER_UNIT := ./advise ./auth ./cli ./feed ./httpapi ./inventory ./metric ./openapi ./operator ./service ./storeapi ./storecli ./supervise/...
+SERVER_UNIT := ./advise ./auth ./cli ./console ./feed ./httpapi ./inventory ./metric ./openapi ./operator ./service ./storeapi ./storecli ./supervise/...
 REFERENCE_UNIT := ./api ./client ./compactor ./fencedwriter ./schedule ./sequencer ./wait ./worker ./ledger/api
 LAB_UNIT := ./check ./history ./load ./measure ./plot ./report
 
@@ -162,6 +162,22 @@ bench-exec: ## what `tenure exec` costs, then 100 rounds of each of its faults w
 	@cd server && TENURE_BENCH_EXEC=100 go test -count=1 -v -timeout 30m -run '^TestExecCost$$' ./cmd/tenure 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 	@cd server && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -parallel 10 -run '^(TestExecStops|TestExecEngineGone)$$' ./cmd/tenure 2>&1 | grep --line-buffered -e 'rounds;' -e FAIL -e 'past the deadline' -e '^ok'
 	@cd server && TENURE_ROUNDS=50 TENURE_OUTAGE=60s go test -count=1 -v -timeout 60m -parallel 5 -run '^(TestExecCron|TestExecIsolated|TestExecOutage)$$' ./cmd/tenure 2>&1 | grep --line-buffered -e 'rounds;' -e 'service down' -e FAIL -e '^ok'
+
+.PHONY: bench-console
+bench-console: ## the console's bars in a real browser: changes until they are visible, 10,000 groups, weight: five minutes, on a machine that does nothing else
+	@cd server && TENURE_BENCH_CONSOLE=$(if $(filter command line environment,$(origin ROUNDS)),$(ROUNDS),100) go test -count=1 -v -timeout 30m -run '^TestBars$$' ./console/browser 2>&1 | grep --line-buffered -e ': bar ' -e '^--- FAIL' -e '^ok' -e '^FAIL' -e Error
+
+# The page is committed as it was built, so that nobody needs npm to build the programs. It is built in a
+# copy: node_modules has documents and packages that the tests of this repository must not find.
+.PHONY: console
+console: ## build the web console from server/console/web/src into server/console/web/dist (needs Node 20 and npm 11)
+	@rm -rf .cache/console-build && mkdir -p .cache/console-build && cp -R server/console/web/. .cache/console-build/
+	@cd .cache/console-build && npm ci --silent && rm -rf dist && npm run --silent build -- --logLevel warn && rm -rf $(CURDIR)/server/console/web/dist && cp -R dist $(CURDIR)/server/console/web/dist
+	@cd server && go test -count=1 ./console
+
+.PHONY: console-picture
+console-picture: ## run the browser tests, and keep the picture that they make for docs/console.md
+	@cd server && go test -count=1 ./console/browser && cp $(CURDIR)/.cache/console/console.png $(CURDIR)/docs/console.png
 
 RUN ?= ^Test
 

@@ -23,6 +23,8 @@ func packages(program string) []string {
 		return []string{"mariadb-server"}
 	case "promtool":
 		return []string{"prometheus"}
+	case "node":
+		return []string{"nodejs", "npm"}
 	case "systemd-analyze":
 		return []string{"systemd"}
 	default:

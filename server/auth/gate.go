@@ -178,6 +178,29 @@ func (g *Gate) May(id Identity, verb Verb, group string) bool {
 	return id.Name != "" && p != nil && !p.refused[id.Name] && p.allows(p.rolesOf(id.Name), verb, group)
 }
 
+// Grant is what a caller may do to the groups that begin with a prefix.
+type Grant struct {
+	Prefix string `json:"prefix" doc:"of the names of groups; empty: all groups, and nodes"`
+	Verbs  []Verb `json:"verbs"`
+}
+
+// Grants returns everything that the policy gives id.
+func (g *Gate) Grants(id Identity) []Grant {
+	if id.Anonymous() && !g.cfg.credentials() {
+		return []Grant{{Verbs: Verbs()}}
+	}
+	all, p := []Grant{}, g.policy.Load()
+	if id.Name == "" || p == nil || p.refused[id.Name] {
+		return all
+	}
+	for _, role := range p.rolesOf(id.Name) {
+		for _, a := range p.roles[role] {
+			all = append(all, Grant{*a.Prefix, a.Verbs})
+		}
+	}
+	return all
+}
+
 // Recheck returns a problem (401 or 403) if something that was allowed at the beginning of a
 // stream or a wait is not allowed any more: the credential has expired or was removed from the
 // files, or the policy has changed.

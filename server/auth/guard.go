@@ -23,6 +23,9 @@ type Rule struct {
 	Or []Verb
 	// Groups of the request; each must be allowed. Nil is AllGroups.
 	Groups func(*http.Request) []string
+	// Page: the route serves a web page, which needs no identity. If no credentials are
+	// configured, it must be addressed as the other routes must.
+	Page bool
 	// Renewal: the route keeps terms alive or ends them in order. It has a rate and slots of
 	// its own.
 	Renewal bool
@@ -57,6 +60,13 @@ func (g *Gate) Guard(rule Rule, next http.HandlerFunc) (http.HandlerFunc, error)
 		if rule.Verb != Open {
 			var err error
 			if id, err = g.check(r, rule); err != nil {
+				answer(w, err)
+				return
+			}
+		}
+		if rule.Page && !g.cfg.credentials() {
+			if _, err := g.anonymous(r); err != nil {
+				g.refused(r, id, "", err)
 				answer(w, err)
 				return
 			}

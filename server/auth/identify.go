@@ -25,6 +25,10 @@ func (g *Gate) identify(r *http.Request) (Identity, error) {
 	if !g.cfg.credentials() {
 		return g.anonymous(r)
 	}
+	// A browser sends a client certificate with the requests of every page.
+	if g.origins.Check(r) != nil {
+		return Identity{}, refuse("this service refuses requests from web pages of other origins")
+	}
 	cert, err := g.byCert(r)
 	if err != nil {
 		return Identity{}, unauthenticated(err.Error())

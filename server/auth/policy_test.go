@@ -115,3 +115,18 @@ func TestBadPolicy(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A page of another origin cannot use the credentials of its visitor, such as the client
+// certificate that a browser sends by itself. Reading is left to the browser, which hides it.
+func TestOtherOrigins(t *testing.T) {
+	g, tokens := newRig(t).withTokens(Config{}, "node-1")
+	for header, want := range map[[2]string]int{
+		{"Origin", "https://evil.example"}: 403, {"Sec-Fetch-Site", "cross-site"}: 403, {"Sec-Fetch-Site", "same-origin"}: 200, {"X", "y"}: 200,
+	} {
+		req := ask(tokens["node-1"])
+		req.Header.Set(header[0], header[1])
+		if _, err := g.Check(req, Campaign, "billing-eu"); status(err) != want {
+			t.Errorf("%v: %v, want %d", header, err, want)
+		}
+	}
+}

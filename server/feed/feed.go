@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"log/slog"
@@ -46,6 +47,7 @@ type Feed struct {
 	topics map[string]*topic
 	leads  map[string]int // by candidate: how many groups it leads
 	holds  map[store.SessionID]int
+	changeOrder
 }
 
 // topic is a group that has a record or subscribers.
@@ -56,6 +58,9 @@ type topic struct {
 	// now is the state for subscribers. Thousands of them may be woken at once, so they read it
 	// without the lock of the feed.
 	now atomic.Pointer[groupState]
+	// revision and place are those of the last change, for tails.
+	revision uint64
+	place    *list.Element
 }
 
 // groupState is the state of a group at one moment.
@@ -81,7 +86,10 @@ func New(cfg Config) *Feed {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = 5 * time.Second
 	}
-	return &Feed{cfg: cfg, topics: make(map[string]*topic), leads: make(map[string]int), holds: make(map[store.SessionID]int)}
+	return &Feed{
+		cfg: cfg, topics: make(map[string]*topic), leads: make(map[string]int), holds: make(map[store.SessionID]int),
+		changeOrder: changeOrder{revision: 1, tails: make(map[*Tail]struct{})},
+	}
 }
 
 const (
@@ -167,6 +175,7 @@ func (f *Feed) setSynced(synced bool, err error) {
 			}
 			f.mark(t)
 		}
+		f.wakeTails()
 	}
 	f.mu.Unlock()
 	if f.cfg.OnSight != nil {
@@ -216,8 +225,12 @@ func (f *Feed) apply(v store.View) {
 		t.era++
 	case old == next:
 		// The same state, perhaps with more details, such as a reason.
+		more := v.Version != t.view.Version
 		t.view = v
 		t.show()
+		if more {
+			f.changed(t)
+		}
 		return
 	}
 	t.step = nil
@@ -239,6 +252,7 @@ func (f *Feed) apply(v store.View) {
 	if f.cfg.OnChange != nil && (f.synced || back) {
 		f.cfg.OnChange(v, begun(changes), vacant, back)
 	}
+	f.changed(t)
 	f.mark(t) // last, so that a subscriber that sees the change finds it counted
 }
 

@@ -74,7 +74,7 @@ func (s *Sub) Close() {
 		delete(t.subs, s)
 		// A group without a record is not kept for nobody.
 		if len(t.subs) == 0 && t.view.Version == 0 && s.feed.topics[t.view.Group] == t {
-			delete(s.feed.topics, t.view.Group)
+			s.feed.forget(t)
 		}
 	}
 	s.topics = nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/url"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -47,6 +49,10 @@ type Config struct {
 	WriteTimeout time.Duration
 	// MaxBody is the largest body of a request in bytes. Default 128 KiB.
 	MaxBody int64
+	// Ledger is the base URL of the ledger whose refused writes GET /rejections shows. Empty: none.
+	Ledger string
+	// Console, if set, is served below /ui/. It needs no identity: it has no data.
+	Console http.Handler
 	// Clock measures ages and waits. Default clock.System().
 	Clock clock.Clock
 	// Tracer gets a span for each request and handover, and for each term that this instance
@@ -89,6 +95,9 @@ func (c Config) Validate() error {
 	rule(c.Drift > 0 && c.Drift < 0.5, "Drift = %v must be more than 0 and below 0.5", c.Drift)
 	rule(c.Heartbeat > 0 && c.Heartbeat <= 5*time.Minute, "Heartbeat = %v must be more than 0 and at most 5m", c.Heartbeat)
 	rule(c.WriteTimeout > 0, "WriteTimeout = %v must be positive", c.WriteTimeout)
+	ledger, err := url.Parse(c.Ledger)
+	rule(c.Ledger == "" || err == nil && (ledger.Scheme == "http" || ledger.Scheme == "https") && ledger.Host != "" && ledger.User == nil && ledger.RawQuery == "",
+		"Ledger is not the URL of a ledger, such as http://127.0.0.1:7420")
 	rule(c.MaxBody >= 1024, "MaxBody = %d must be at least 1024", c.MaxBody)
 	return errors.Join(errs...)
 }

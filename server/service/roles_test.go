@@ -114,7 +114,7 @@ func requiredVerb(r Route, group string) (auth.Verb, string) {
 		return auth.Admin, auth.AllGroups
 	case strings.HasPrefix(r.Path, "/sessions"):
 		return auth.Campaign, auth.SomeGroup
-	case r.Path == "/groups":
+	case slices.Contains([]string{"/groups", "/overview", "/leases", "/whoami", "/rejections"}, r.Path):
 		return auth.Observe, auth.SomeGroup
 	case r.Path == "/groups/{group}" && r.Method != "GET":
 		return auth.Admin, group
@@ -141,6 +141,9 @@ func requiredVerb(r Route, group string) (auth.Verb, string) {
 func alternativeVerbs(r Route) []auth.Verb {
 	if r.Path == "/store/set-attributes" {
 		return []auth.Verb{auth.Campaign}
+	}
+	if r.Path == "/whoami" {
+		return []auth.Verb{auth.Campaign, auth.StepDown, auth.Admin}
 	}
 	return nil
 }

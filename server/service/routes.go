@@ -40,6 +40,13 @@ func (s *Service) mount() error {
 		}
 		mux.Handle(r.Method, r.Path, s.spans.Request(r.Method, r.Path, s.measured(r, guarded)))
 	}
+	if s.cfg.Console != nil {
+		page, err := s.gate.Guard(auth.Rule{Verb: auth.Open, Page: true}, s.cfg.Console.ServeHTTP)
+		if err != nil {
+			return err
+		}
+		mux.Handle("GET", "/ui/", page)
+	}
 	s.document, err = s.describe()
 	s.handler = mux
 	return err

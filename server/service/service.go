@@ -29,6 +29,7 @@ type Service struct {
 	store      store.Store
 	engine     engine // the store, with bounds and metrics
 	deployment string
+	instance   string // see newInstance
 	clock      clock.Clock
 	reader     *feed.Reader
 	feed       *feed.Feed
@@ -61,7 +62,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		return nil, fmt.Errorf("service: read the deployment from the engine: %w", err)
 	}
 	guarded := guard.Guard(cfg.Store, guard.Config{Declared: cfg.Declared, MaxTTL: cfg.MaxTTL})
-	s := &Service{cfg: cfg, store: guarded, deployment: meta.Deployment, clock: cfg.Clock, gate: cfg.Gate}
+	s := &Service{cfg: cfg, store: guarded, deployment: meta.Deployment, instance: newInstance(), clock: cfg.Clock, gate: cfg.Gate}
 	if s.gate == nil {
 		if s.gate, err = auth.New(auth.Config{Listen: "127.0.0.1:0"}); err != nil {
 			return nil, err

@@ -29,6 +29,9 @@ func (s *Service) table() []Route {
 	held := func(r Route, waits func(*http.Request) bool) Route { r.Waits = waits; return r }
 	metrics := row("GET", "/metrics", auth.Observe, nil, nil, openapi.Operation{Summary: "Metrics for Prometheus.", Out: out{200: openapi.Text}})
 	metrics.Handle = s.metrics.Handler().ServeHTTP
+	whoami := row("GET", "/whoami", auth.Observe, auth.AnyGroup, s.whoami, openapi.Operation{
+		Summary: "Who the caller is, and what it may do.", Out: out{200: Whoami{}}})
+	whoami.Or = []auth.Verb{auth.Campaign, auth.StepDown, auth.Admin}
 	return []Route{
 		held(campaign(row("POST", "/groups/{group}/campaign", auth.Campaign, thisGroup, reads(s, false, s.campaign), openapi.Operation{
 			Summary: "Lead a group, or learn who leads it.", Query: ps{wait}, In: CampaignRequest{}, Out: out{200: Leading{}, 404: nil, 409: nil}})), waits),
@@ -80,6 +83,14 @@ func (s *Service) table() []Route {
 		row("PUT", "/nodes/{node}/cordon", auth.Admin, nil, reads(s, true, s.cordon), openapi.Operation{
 			Summary: "Keep a node from beginning to lead anything.", In: CordonRequest{}, InOptional: true, Out: out{200: Node{}, 409: nil}}),
 		row("DELETE", "/nodes/{node}/cordon", auth.Admin, nil, s.uncordon, openapi.Operation{Summary: "Remove a cordon.", Out: out{200: Node{}, 409: nil}}),
+		held(Route{Method: "GET", Path: "/overview", Rule: auth.Rule{Verb: auth.Observe, Groups: auth.AnyGroup}, Handle: s.answer(s.overview), Doc: openapi.Operation{
+			Summary: "All groups that the caller may observe, and their changes, in one stream; with wait, for so long.", Query: ps{wait}, Headers: lastID, Out: out{200: Overview{}}, Stream: true}}, auth.Always),
+		row("GET", "/leases", auth.Observe, auth.AnyGroup, s.leases, openapi.Operation{
+			Summary: "What this instance remembers about the leases of several groups, without asking the engine.",
+			Query:   ps{{Name: "group", Doc: "a group; up to 64 times", Many: true}}, Out: out{200: Leases{}}}),
+		whoami,
+		row("GET", "/rejections", auth.Observe, auth.AnyGroup, s.rejections, openapi.Operation{
+			Summary: "Writes that the ledger of --ledger refused, newest first.", Query: ps{after, limit}, Out: out{200: Rejections{}, 404: nil}}),
 		metrics,
 		row("GET", "/healthz", auth.Open, nil, s.health, openapi.Operation{
 			Summary: "Whether this instance reaches its engine.", Out: out{200: Health{}, 503: Health{}}}),

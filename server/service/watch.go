@@ -101,39 +101,54 @@ func (s *Service) recheck(id auth.Identity, verb auth.Verb, groups []string) err
 	return nil
 }
 
-// stream sends Server-Sent Events until the caller leaves or the instance stops. The write
-// deadline cuts off a caller that does not read. Until then it costs little: changes are not
-// queued but computed when they can be sent.
-func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string, from feed.Cursor) (any, error) {
-	ctx := r.Context()
-	id := auth.From(ctx)
-	rc := http.NewResponseController(w)
-	var sent, until time.Time
-	send := func(frame []byte) error {
-		// Setting a deadline is not free, so it is moved only when half of it has passed.
-		if sent = time.Now(); until.Sub(sent) < s.cfg.WriteTimeout/2 {
-			until = sent.Add(s.cfg.WriteTimeout)
-			if err := rc.SetWriteDeadline(until); err != nil && !errors.Is(err, http.ErrNotSupported) {
-				return err
-			}
-		}
-		if _, err := w.Write(frame); err != nil {
-			return err
-		}
-		err := rc.Flush()
-		if r.ProtoMajor == 2 {
-			// HTTP/2 ends the stream when a deadline passes, even if no write is waiting.
-			_ = rc.SetWriteDeadline(time.Time{})
-			until = time.Time{}
-		}
-		return err
-	}
-	_ = rc.SetReadDeadline(time.Time{})
+// events writes Server-Sent Events to one caller. The write deadline cuts off a caller that does
+// not read.
+type events struct {
+	w           http.ResponseWriter
+	rc          *http.ResponseController
+	h2          bool
+	within      time.Duration // one write
+	sent, until time.Time
+}
+
+// events begins an answer of Server-Sent Events.
+func (s *Service) events(w http.ResponseWriter, r *http.Request) *events {
+	e := &events{w: w, rc: http.NewResponseController(w), h2: r.ProtoMajor == 2, within: s.cfg.WriteTimeout}
+	_ = e.rc.SetReadDeadline(time.Time{})
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
+	return e
+}
+
+func (e *events) send(frame []byte) error {
+	// Setting a deadline is not free, so it is moved only when half of it has passed.
+	if e.sent = time.Now(); e.until.Sub(e.sent) < e.within/2 {
+		e.until = e.sent.Add(e.within)
+		if err := e.rc.SetWriteDeadline(e.until); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return err
+		}
+	}
+	if _, err := e.w.Write(frame); err != nil {
+		return err
+	}
+	err := e.rc.Flush()
+	if e.h2 {
+		// HTTP/2 ends the stream when a deadline passes, even if no write is waiting.
+		_ = e.rc.SetWriteDeadline(time.Time{})
+		e.until = time.Time{}
+	}
+	return err
+}
+
+// stream sends Server-Sent Events until the caller leaves or the instance stops. It costs
+// little until then: changes are not queued but computed when they can be sent.
+func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string, from feed.Cursor) (any, error) {
+	ctx := r.Context()
+	id := auth.From(ctx)
+	out := s.events(w, r)
 	st := s.feed.Stream(groups, from)
 	defer st.Close()
 	s.metrics.Streams.Inc()
@@ -144,7 +159,7 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string
 	looked, due := time.Now(), time.Now()
 	alarm := time.AfterFunc(min(recheck, s.cfg.Heartbeat), st.Nudge)
 	defer alarm.Stop()
-	err := send([]byte("retry: 1000\n\n"))
+	err := out.send([]byte("retry: 1000\n\n"))
 	for err == nil {
 		<-st.Wake()
 		switch {
@@ -156,7 +171,7 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string
 			return nil, nil
 		}
 		for _, m := range st.Next(ctx) {
-			if err = send(m.Frame()); err != nil {
+			if err = out.send(m.Frame()); err != nil {
 				return nil, nil //nolint:nilerr // the caller is gone
 			}
 		}
@@ -170,10 +185,10 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string
 			}
 			looked = now
 		}
-		if now.Sub(sent) >= s.cfg.Heartbeat {
-			err = send([]byte(": still here\n\n"))
+		if now.Sub(out.sent) >= s.cfg.Heartbeat {
+			err = out.send([]byte(": still here\n\n"))
 		}
-		rest := min(recheck-now.Sub(looked), s.cfg.Heartbeat-now.Sub(sent))
+		rest := min(recheck-now.Sub(looked), s.cfg.Heartbeat-now.Sub(out.sent))
 		due = now.Add(rest)
 		alarm.Reset(rest)
 	}

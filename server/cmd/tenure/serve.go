@@ -18,6 +18,7 @@ import (
 	"github.com/tenurehq/tenure/pulse"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/cli"
+	"github.com/tenurehq/tenure/server/console"
 	"github.com/tenurehq/tenure/server/embeddedetcd"
 	"github.com/tenurehq/tenure/server/engines"
 	"github.com/tenurehq/tenure/server/httpapi"
@@ -64,7 +65,7 @@ prints one line of JSON, logs a command to try, and notifies systemd (Type=notif
 
 On a loopback address without credentials, everybody on the machine may do everything. On
 other addresses it needs client certificates, JWT keys or a credential file, with a policy, or
---insecure. GET /openapi.json describes the API.`,
+--insecure. GET /openapi.json describes the API. The web console is at /ui/.`,
 		Example: `  tenure serve
   tenure serve --listen=127.0.0.1:7400 --store=etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
   tenure serve --listen=10.0.0.9:7400 --cert=tls.crt --key=tls.key --credentials=credentials.json --policy=policy.json`,
@@ -94,6 +95,7 @@ other addresses it needs client certificates, JWT keys or a credential file, wit
 	f.DurationVar(&s.service.TTL, "ttl", 0, "TTL of leases whose holder gives none (default 8s)")
 	f.DurationVar(&s.service.MaxTTL, "max-ttl", 0, "longest TTL (default 10m)")
 	f.DurationVar(&s.service.CallTimeout, "call-timeout", 0, "timeout of one call to the engine (default 2s)")
+	f.StringVar(&s.service.Ledger, "ledger", "", "URL of a ledger whose refused writes the console shows (default: none)")
 	f.StringVar(&s.access.TLS.Cert, "cert", "", "certificate file of the service")
 	f.StringVar(&s.access.TLS.Key, "key", "", "key file of the certificate")
 	f.StringVar(&s.access.TLS.ClientCAs, "client-ca", "", "CA file for client certificates")
@@ -195,6 +197,9 @@ func (s *server) serve(ctx context.Context, stdout io.Writer, engine store.Store
 	}
 	defer flush()
 	s.service.Tracer = tracer
+	if s.service.Console, err = console.Handler(); err != nil {
+		return cli.Exit(cli.ExitFailure, err)
+	}
 	if err := s.service.Validate(); err != nil {
 		return cli.Exit(cli.ExitUsage, err)
 	}
@@ -230,7 +235,7 @@ func (s *server) serve(ctx context.Context, stdout io.Writer, engine store.Store
 	if line.URL != storecli.DefaultStore {
 		try = strings.Replace(try, "billing", "--store="+line.URL+" billing", 1)
 	}
-	s.service.Log.Info("ready", "url", line.URL, "try", try)
+	s.service.Log.Info("ready", "url", line.URL, "console", line.URL+"/ui/", "try", try)
 	cli.Notify("READY=1")
 	defer context.AfterFunc(ctx, func() { cli.Notify("STOPPING=1") })()
 	if err := s.serveAll(ctx, svc, ln, peers, gate); err != nil {

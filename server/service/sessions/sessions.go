@@ -157,6 +157,13 @@ func (m *Cache) candidates(pattern string) int {
 	return n
 }
 
+// Candidates counts the sessions whose scope includes a group.
+func (m *Cache) Candidates(group string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.candidates(group)
+}
+
 // Beaten records an acknowledged keep-alive.
 func (m *Cache) Beaten(id store.SessionID, sent clock.Instant, ttl time.Duration) {
 	m.mu.Lock()
