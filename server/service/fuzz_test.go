@@ -94,7 +94,7 @@ func FuzzRequest(f *testing.F) {
 			path = "/" + path
 		}
 		patience := time.Minute
-		if strings.HasSuffix(path, "/watch") {
+		if strings.HasSuffix(path, "/watch") || strings.HasSuffix(path, "/overview") {
 			patience = 20 * time.Millisecond
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

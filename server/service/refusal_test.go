@@ -39,7 +39,7 @@ func TestRefusals(t *testing.T) {
 	b := &caller{name: "b", rules: []rule{{"", []auth.Verb{auth.Campaign, auth.Observe}}}}
 	store := &countingStore{Store: memStore(t)}
 	in, _ := limited(t, limit.Config{StreamsEach: 3, GroupsEach: 3, Candidates: 3, BodyBytes: 64 << 10, Rate: 10_000}, []*caller{all, b},
-		func(c *Config) { c.Store, c.CallTimeout = store, 300*time.Millisecond })
+		func(c *Config) { c.Store, c.CallTimeout, c.Ledger = store, 300*time.Millisecond, "http://127.0.0.1:1" })
 	group := func(name, rest string) string { return "/v1/groups/" + name + rest }
 	campaign := func(node string) CampaignRequest { return CampaignRequest{NodeID: node} }
 	l := want[Leading](in, 200, "POST", group("led", "/campaign"), CampaignRequest{NodeID: "a", Instance: instanceA}, all.auth())
@@ -138,6 +138,7 @@ func TestRefusals(t *testing.T) {
 		in.listen(group("led", "/watch"), "", all.auth())
 	}
 	ask(all, 429, "too_many_streams", "GET", group("led", "/watch"), nil)
+	ask(all, 503, "ledger_unreachable", "GET", "/v1/rejections", nil)
 	store.down.Store(true)
 	ask(all, 503, "no_quorum", "POST", group("led", "/renew"), claim)
 	ask(all, 503, "unavailable", "POST", "/v1/store/keepalive", `{"session":"`+string(sessionOf(t, in, l.Handle))+`"}`, header{"Tenure-Timeout-Ms": "300"})
@@ -149,7 +150,7 @@ func TestRefusals(t *testing.T) {
 	// Other tests check these, or a test cannot provoke them.
 	elsewhere := []string{
 		"rewound", "cursor_too_old", "busy", "too_many_requests", "too_many_failures",
-		"stopping", "body_incomplete", "internal", "outcome_unknown", "not_registered",
+		"stopping", "body_incomplete", "internal", "outcome_unknown", "not_registered", "no_ledger",
 	}
 	for _, code := range explained(t) {
 		if !seen[code] && !slices.Contains(elsewhere, code) {
