@@ -53,7 +53,8 @@ export function run(program, args) {
   }
   atEnd(() => stop('SIGKILL'))
   return new Promise((done, fail) => {
-    exited.then((code) => fail(new Error(`${program} ${args.join(' ')} ended with ${code}:\n${log}`)))
+    // Not "exit": what it has written may come after that.
+    child.on('close', (code) => fail(new Error(`${program} ${args.join(' ')} ended with ${code}:\n${log}`)))
     createInterface(child.stdout).once('line', (line) => done({ ...JSON.parse(line), stop, child }))
   })
 }
