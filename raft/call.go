@@ -22,6 +22,7 @@ const (
 	opJoin     op = "join"     // of the Raft leader: add or move a voter
 	opRemove   op = "remove"   // of the Raft leader: remove a member
 	opRaise    op = "raise"    // of the Raft leader: raise the epoch
+	opDied     op = "died"     // of a follower: the process that leads the Raft term has died
 )
 
 // request is one question.
@@ -39,6 +40,11 @@ type request struct {
 	Campaigning bool   `json:"campaigning,omitzero"`
 	Priority    int    `json:"priority,omitzero"`
 	Epoch       uint64 `json:"epoch,omitzero"`
+
+	// opDied: the node ID, its process, and the Raft term that it led. Lead: take over.
+	Life string `json:"life,omitzero"`
+	Term uint64 `json:"term,omitzero"`
+	Lead bool   `json:"lead,omitzero"`
 }
 
 // answer is what comes back.
@@ -52,6 +58,7 @@ type answer struct {
 	Record      record `json:"record,omitzero"` // opLeader
 	Led         bool   `json:"led,omitzero"`
 	Campaigning bool   `json:"campaigning,omitzero"` // opStanding
+	Last        uint64 `json:"last,omitzero"`        // opDied: the last entry of the log
 }
 
 const (
@@ -91,6 +98,8 @@ func (n *Node) answer(ctx context.Context, req request) answer {
 		a.Record, a.Led, err = n.view(ctx, req)
 	case opJoin, opRemove:
 		err = n.changeMembers(ctx, req)
+	case opDied:
+		a.Last, err = n.raft.LastIndex(), n.died(ctx, req)
 	case opRaise:
 		err = n.raise(ctx, req.Epoch)
 	default:

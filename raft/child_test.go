@@ -24,6 +24,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/elector"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/pulse"
+	"github.com/tenurehq/tenure/store"
 )
 
 // childEnv makes this test binary a node: its value is a childConfig. Or it keeps
@@ -39,7 +41,14 @@ func TestMain(m *testing.M) {
 			_ = i
 		}
 	} else if raw != "" {
-		if err := childMain(raw); err != nil {
+		pulse.Main(func(context.Context) (store.Store, error) {
+			cc, err := readChildConfig()
+			if err != nil {
+				return nil, err
+			}
+			return Notices(cc.config())
+		})
+		if err := childMain(); err != nil {
 			fmt.Fprintln(os.Stderr, "node:", err)
 			os.Exit(1)
 		}
@@ -61,6 +70,20 @@ type childConfig struct {
 	DataDir string
 	Timing  Timing
 	Routes  map[string]string
+	Pulse   bool
+}
+
+// config is that of the node, and of its keeper.
+func (cc childConfig) config() Config {
+	return Config{
+		Candidate: tenure.Candidate{ID: cc.ID}, Group: cc.Group, Peers: cc.Peers, DataDir: cc.DataDir,
+		Timing: cc.Timing, Dial: dialVia(cc.Routes), Log: testLog(),
+	}
+}
+
+func readChildConfig() (cc childConfig, err error) {
+	err = json.Unmarshal([]byte(os.Getenv(childEnv)), &cc)
+	return cc, err
 }
 
 // command goes to a child on its standard input, event comes back on its
@@ -104,21 +127,26 @@ func causeName(err error) string {
 }
 
 // childMain is the node's side.
-func childMain(raw string) error {
-	var cc childConfig
-	if err := json.Unmarshal([]byte(raw), &cc); err != nil {
+func childMain() error {
+	cc, err := readChildConfig()
+	if err != nil {
 		return err
 	}
-	n, err := Open(Config{
-		Candidate: tenure.Candidate{ID: cc.ID}, Group: cc.Group, Peers: cc.Peers, DataDir: cc.DataDir,
-		Timing: cc.Timing, Dial: dialVia(cc.Routes), Log: testLog(),
-	})
+	cfg := cc.config()
+	var keeper *pulse.Client
+	if cc.Pulse {
+		if keeper, err = pulse.Start(cfg.Log); err != nil {
+			return err
+		}
+		cfg.Keeper = keeper
+	}
+	n, err := Open(cfg)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	c := &childSide{node: n, out: json.NewEncoder(os.Stdout), stops: map[int]context.CancelFunc{}}
+	c := &childSide{node: n, keeper: keeper, out: json.NewEncoder(os.Stdout), stops: map[int]context.CancelFunc{}}
 	c.send(event{}) // it runs
 	in := json.NewDecoder(bufio.NewReader(os.Stdin))
 	for {
@@ -140,8 +168,9 @@ func childMain(raw string) error {
 }
 
 type childSide struct {
-	node  *Node
-	stops map[int]context.CancelFunc // by number; for childMain alone
+	node   *Node
+	keeper *pulse.Client              // nil: none
+	stops  map[int]context.CancelFunc // by number; for childMain alone
 
 	mu  sync.Mutex
 	out *json.Encoder
@@ -208,6 +237,8 @@ func (c *childSide) do(ctx context.Context, cmd command) {
 			e.Leader = &l
 			c.send(e)
 		}
+	case "kept":
+		c.send(fail(c.keeper.Wait(ctx)))
 	case "close":
 		err := c.node.Close(ctx)
 		c.send(fail(err))
@@ -265,6 +296,7 @@ type children struct {
 	group  string
 	timing Timing
 	ids    []string
+	pulse  bool // nodes that are started from now on have keepers
 
 	mu      sync.Mutex
 	running map[string]*child
@@ -310,7 +342,7 @@ func (f *children) launch(id string) *child {
 	for _, p := range f.ids {
 		peers[p] = f.net.real[p]
 	}
-	raw, err := json.Marshal(childConfig{id, f.group, peers, filepath.Join(f.dir, id), f.timing, f.net.routes(id)})
+	raw, err := json.Marshal(childConfig{id, f.group, peers, filepath.Join(f.dir, id), f.timing, f.net.routes(id), f.pulse})
 	if err != nil {
 		f.t.Fatal(err)
 	}

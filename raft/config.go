@@ -49,6 +49,9 @@ type Config struct {
 	TLS *tls.Config
 	// Dial reaches a peer. Default net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Keeper, if set, tells the other members at once when this process has died while it led:
+	// see Notices. Without it they notice after a Heartbeat.
+	Keeper Keeper
 	// Timing has the intervals and timeouts. The zero Timing is Default().
 	Timing
 	// Clock measures trust and patience. Default clock.System().

@@ -29,7 +29,8 @@
 //
 // Without [Config.TLS], members are not authenticated. With it, every holder of a
 // certificate of the authority is a peer: the name in the certificate is not compared
-// with the node's id.
+// with the node's id. A peer that lies about a death can cause an election, and for as long as
+// the leader trusts itself two nodes may then believe that they lead.
 //
 // # Guarantees
 //
@@ -70,6 +71,13 @@
 // nodes one leads after about 1.2 Heartbeats and a few disk writes; if votes are split
 // or a log is behind, one or two Elections later. A transfer takes a few round trips
 // and disk writes.
+//
+// With [Config.Keeper] a crash of the leader's process costs only these. The keeper (package
+// pulse, with the store of [Notices]) tells the followers when the kernel has reported the death.
+// The one with the longest log then takes over as after a transfer. A notice names the node, its
+// process and its Raft term; a follower that follows another node, another process or another
+// term refuses it. If the host dies, if the keeper is gone, or if no follower hears it, the
+// Heartbeat applies.
 //
 // # Running a cluster
 //

@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/raft/internal/pact"
 	"github.com/tenurehq/tenure/raft/internal/wire"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Node is a member of a Raft cluster that elects the leader of one group. It is a
@@ -30,6 +31,7 @@ type Node struct {
 	fsm     *machine
 	raft    *hraft.Raft
 	callers *wire.Callers
+	secret  string // its digest is the life of this node: see Notices
 
 	ctx     context.Context // ends when the node stops
 	cancel  context.CancelFunc
@@ -76,9 +78,9 @@ func Open(cfg Config) (*Node, error) {
 		cfg.Log.Warn("raft: without TLS everybody who reaches the address can take part", "address", cfg.Listen)
 	}
 	log := &logSink{cfg.Log}
-	life := rand.Text()
+	secret := rand.Text()
 	n := &Node{
-		cfg: cfg, fsm: newMachine(life),
+		cfg: cfg, secret: secret, fsm: newMachine(store.InstanceDigest(secret)),
 		wake: make(chan struct{}, 1), closed: make(chan struct{}), changed: make(chan struct{}),
 		line: map[string]place{},
 	}
@@ -364,6 +366,7 @@ func (n *Node) shutdown(cause error) {
 	_ = stopped.Error()
 	_ = n.trans.Close()
 	n.running.Wait()
+	n.register(leadership{})
 	n.port.Wait()
 	n.closeTo = errors.Join(cause, n.store.close())
 	close(n.closed)

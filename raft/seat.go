@@ -93,6 +93,7 @@ func (n *Node) step() clock.Instant {
 	if now != n.seen {
 		n.seen = now
 		n.handAt, n.handPause = 0, 0
+		n.register(now)
 		n.notify()
 	}
 	if h := n.held; h != nil {

@@ -26,7 +26,8 @@ type transport struct {
 	self hraft.RPCHeader
 	raft state // of this node
 
-	inbox chan hraft.RPC
+	inbox   chan hraft.RPC
+	notices chan hraft.RPC // see takeOver
 	// handing keeps heartbeats out while a handover is checked and takes effect. Raft handles
 	// heartbeats outside of its main loop, and one may bring a new Raft term: Raft would then
 	// enter a term above that of the new leader, and replace it.
@@ -71,8 +72,9 @@ func newTransport(cfg Config, s hraft.StreamLayer, p *pact.Pact, log *logSink) *
 			ID:              []byte(cfg.Candidate.ID),
 			Addr:            []byte(cfg.Advertise),
 		},
-		inbox: make(chan hraft.RPC),
-		stop:  make(chan struct{}),
+		inbox:   make(chan hraft.RPC),
+		notices: make(chan hraft.RPC),
+		stop:    make(chan struct{}),
 	}
 }
 
@@ -88,6 +90,8 @@ func (t *transport) receive() {
 	for {
 		select {
 		case rpc := <-t.net.Consumer():
+			t.pass(rpc)
+		case rpc := <-t.notices:
 			t.pass(rpc)
 		case <-t.stop:
 			return

@@ -95,8 +95,9 @@ func Expected(run history.Run) (history.Run, error) {
 	var e experiment.Experiment
 	var err error
 	if engine, ok := strings.CutPrefix(name, "storm-"); ok {
+		engine, pulse := strings.CutSuffix(engine, storm.Pulse)
 		engine, unfenced := strings.CutSuffix(engine, storm.Unfenced)
-		e, err = storm.Storm{Engine: engine, For: storm.FullLength, Seed: run.Seed, Unfenced: unfenced}.Experiment()
+		e, err = storm.Storm{Engine: engine, For: storm.FullLength, Seed: run.Seed, Unfenced: unfenced, Pulse: pulse}.Experiment()
 	} else {
 		var found []experiment.Experiment
 		if found, err = Find(name); err == nil {

@@ -54,7 +54,7 @@ func TestOn(t *testing.T) {
 			t.Errorf("%s is taken for an experiment", name)
 		}
 	}
-	for _, name := range []string{"storm-redis redis-3s", "storm-redis-unfenced redis-3s"} {
+	for _, name := range []string{"storm-redis redis-3s", "storm-redis-unfenced redis-3s", "storm-redis-pulse redis-3s", "storm-redis-unfenced-pulse redis-3s"} {
 		if _, err := Expected(history.Run{Experiment: name}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -37,7 +37,7 @@ func Kill() experiment.Experiment {
 			}
 			return []trial.Trial{
 				on(trial.Etcd, 2*time.Second, 20), on(trial.Etcd, 3*time.Second, 20), on(trial.Etcd, 10*time.Second, 5), on(trial.Raft, 500*time.Millisecond, 20),
-				pulse(on(trial.Etcd, 2*time.Second, 20)), pulse(on(trial.Etcd, 10*time.Second, 20)),
+				pulse(on(trial.Etcd, 2*time.Second, 20)), pulse(on(trial.Etcd, 10*time.Second, 20)), pulse(on(trial.Raft, 3*time.Second, 20)),
 			}
 		},
 		Judge: func(j measure.Judge, o trial.Outcome) {

@@ -30,12 +30,17 @@ type Storm struct {
 	Seed   uint64
 	// Unfenced turns the ledger's fence off: then stale writes must be accepted.
 	Unfenced bool
+	// Pulse gives the nodes keepers.
+	Pulse bool
 	// Stop, if set, ends the storm early: then everything is healed and checked.
 	Stop context.Context
 }
 
-// Unfenced is the suffix of the name of a storm without the fence.
-const Unfenced = "-unfenced"
+// The suffixes of the names of a storm without the fence, and of one with keepers, in this order.
+const (
+	Unfenced = "-unfenced"
+	Pulse    = "-pulse"
+)
 
 // The lengths of a storm. FullLength is that of experiment 14.
 const (
@@ -80,14 +85,19 @@ func (s Storm) Experiment() (experiment.Experiment, error) {
 	e.Name, e.Seed = "storm-"+s.Engine, s.Seed
 	e.Repeat = fmt.Sprintf("lab storm --for %v --engine %s --seed %d", s.For, s.Engine, s.Seed)
 	e.Takes = func(experiment.Size) time.Duration { return s.For + time.Minute }
-	e.Trials = func(experiment.Size) []trial.Trial { return []trial.Trial{newTrial(s.Stop, s.Engine, s.For)} }
 	if s.Unfenced {
 		e.Name, e.Repeat = e.Name+Unfenced, e.Repeat+" -"+Unfenced
-		e.Trials = func(experiment.Size) []trial.Trial {
-			t := newTrial(s.Stop, s.Engine, s.For)
+	}
+	if s.Pulse {
+		e.Name, e.Repeat = e.Name+Pulse, e.Repeat+" -"+Pulse
+	}
+	e.Trials = func(experiment.Size) []trial.Trial {
+		t := newTrial(s.Stop, s.Engine, s.For)
+		t.Pulse = s.Pulse
+		if s.Unfenced {
 			t.Unfenced, t.Pass, t.Broken, t.Told = true, []string{"token-order", "evidence", "history"}, []string{"fence"}, []string{"sequence", "ledger"}
-			return []trial.Trial{t}
 		}
+		return []trial.Trial{t}
 	}
 	return e, nil
 }

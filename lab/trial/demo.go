@@ -112,6 +112,6 @@ func (s *Run) demo(ctx context.Context) error {
 		details = lab.FailoverDetails(ctx, s.Nodes, next.Token)
 		return details != ""
 	})
-	s.Say("%s was killed (SIGKILL), and its keeper ends its session: %s leads with token %d%s; the TTL is %v", killed.Target, next.ID, next.Token, details, s.TTL)
+	s.Say("%s was killed (SIGKILL), and its keeper says so: %s leads with token %d%s", killed.Target, next.ID, next.Token, details)
 	return s.Hold(ctx, toRead)
 }

@@ -25,7 +25,7 @@ func TestDemo(t *testing.T) {
 	if err := Demo(t.Context(), lab.Config{Bin: programs(t), Pulse: lab.CanPulse}, lab.NewTimeline(&out)); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
-	if lab.CanPulse && !strings.Contains(out.String(), "its keeper ends its session: node-") {
+	if lab.CanPulse && !strings.Contains(out.String(), "its keeper says so: node-") {
 		t.Errorf("no leader was killed:\n%s", &out)
 	}
 	for _, want := range []string{"is stopped before its write", "leads with token 2", "sealed", "its token is 1 and the highest seen is 2", "has stepped down", "none twice"} {

@@ -23,7 +23,7 @@ func Keeper() {
 		if err := json.Unmarshal([]byte(os.Getenv(keeperVariable)), &cfg); err != nil {
 			return nil, fmt.Errorf("%s: %w", keeperVariable, err)
 		}
-		return cfg.Open(ctx)
+		return cfg.Keeper(ctx)
 	})
 }
 
@@ -35,11 +35,10 @@ func withKeeper(which string, cfg *node.Config) (end func(), err error) {
 	switch {
 	case which == "off":
 		return end, nil
+	case cfg.Store == node.StoreMem, which != "auto" && cfg.Store == node.StoreRaft:
+		return end, &node.ConfigError{Field: "keeper", Rule: which + " cannot be used with --store=" + cfg.Store + "; use off, or auto with raft"}
 	case which != "auto":
 		c = pulse.Dial(which, cfg.Log)
-	case cfg.Store == node.StoreMem || cfg.Store == node.StoreRaft:
-		cfg.Log.Warn("a keeper cannot reach the elections of this engine, so it is not started", "store", cfg.Store)
-		return end, nil
 	default:
 		settings, err := json.Marshal(cfg.EngineConfig())
 		if err == nil {

@@ -72,7 +72,7 @@ user is read from --password-file or from ` + passwordVariable + `.`,
 			}
 			end, err := withKeeper(keeper, &cfg)
 			if err != nil {
-				return err
+				return cli.Exit(cli.ExitUsage, err)
 			}
 			defer end()
 			ctx, cancel := cli.UntilEOF(cmd, untilEOF)

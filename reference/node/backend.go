@@ -53,6 +53,9 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 	case StoreRaft:
 		cfg := n.Config.raft(address)
 		cfg.Clock, cfg.Log = n.clock, n.Config.Log
+		if n.Config.Keeper != nil {
+			cfg.Keeper = n.Config.Keeper
+		}
 		var err error
 		if cfg.TLS, err = n.Config.TLS.load(); err != nil {
 			return nil, err
@@ -75,14 +78,32 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 	}
 }
 
-// EngineConfig is what the engine is opened with.
+// EngineConfig is what the engine is opened with. ID and what follows are for raft.
 type EngineConfig struct {
 	Store, Password string
 	TLS             TLSFiles
+	ID, Group       string
+	Peers           map[string]string
+	ElectionTimeout time.Duration
 }
 
-// EngineConfig returns what the engine is opened with, for a keeper.
-func (c Config) EngineConfig() EngineConfig { return EngineConfig{c.Store, c.Password, c.TLS} }
+// EngineConfig returns what the engine is opened with.
+func (c Config) EngineConfig() EngineConfig {
+	return EngineConfig{c.Store, c.Password, c.TLS, c.ID, c.Group, c.Peers, c.withDefaults().ElectionTimeout}
+}
+
+// Keeper opens the store of a keeper.
+func (c EngineConfig) Keeper(ctx context.Context) (store.Store, error) {
+	if c.Store != StoreRaft {
+		return c.Open(ctx)
+	}
+	cfg := Config{ID: c.ID, Group: c.Group, Peers: c.Peers, ElectionTimeout: c.ElectionTimeout}.raft("")
+	var err error
+	if cfg.TLS, err = c.TLS.load(); err != nil {
+		return nil, err
+	}
+	return raft.Notices(cfg)
+}
 
 // Open opens the engine.
 func (c EngineConfig) Open(ctx context.Context) (engines.Store, error) {

@@ -59,6 +59,7 @@ Exit code 99: a bar was not met.`,
 	f.DurationVar(&s.For, "for", 30*time.Minute, "how long faults are injected")
 	f.StringVar(&s.Engine, "engine", "etcd", "engine, of one member, and of three with etcd: "+strings.Join(lab.Backends(), ", "))
 	f.BoolVar(&s.Unfenced, "unfenced", false, "turn the ledger's fence off: then stale writes must be accepted")
+	f.BoolVar(&s.Pulse, "pulse", false, "give each node a keeper, so that a killed leader is replaced at once (Linux)")
 	f.Uint64Var(&s.Seed, "seed", 14, "seed of the plan")
 	f.BoolVar(&plan, "plan", false, "print the plan only")
 	binFlag(f, &r.bin)

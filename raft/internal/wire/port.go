@@ -97,6 +97,18 @@ const (
 
 // Listen opens the port. Connections wait until Start.
 func Listen(cfg Config) (*Port, error) {
+	p, err := Dialer(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if p.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
+		return nil, fmt.Errorf("cannot listen on %s: %w", cfg.Listen, err)
+	}
+	return p, nil
+}
+
+// Dialer returns a port that accepts nothing, for Callers only.
+func Dialer(cfg Config) (*Port, error) {
 	p := &Port{
 		cfg:  cfg,
 		raft: make(chan net.Conn), done: make(chan struct{}), open: map[net.Conn]bool{}, lives: map[string]life{},
@@ -112,10 +124,6 @@ func Listen(cfg Config) (*Port, error) {
 		if p.server.ClientCAs == nil {
 			p.server.ClientCAs = p.server.RootCAs
 		}
-	}
-	var err error
-	if p.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
-		return nil, fmt.Errorf("cannot listen on %s: %w", cfg.Listen, err)
 	}
 	return p, nil
 }
@@ -257,6 +265,13 @@ func (p *Port) heard(c *served) {
 			"id", c.from, "address", c.RemoteAddr().String())
 	}
 	c.known = true
+}
+
+// Life returns the life of the process that last sent something under an id.
+func (p *Port) Life(id string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lives[id].id
 }
 
 func (p *Port) check(h hello) error {
