@@ -204,6 +204,10 @@ bench-pulse: ## kill a leader 100 times at a TTL of 10 s: its keeper lets the ne
 bench-raft: ## Raft with Heartbeats from 100 ms: leaders lost without a kill in BURN (10m), at rest and on busy cores, then ROUNDS (100) kills with and without keepers: stops at the first that loses none; an hour, on a machine that does nothing else
 	@cd raft && TENURE_BENCH_RAFT=$(if $(filter command line environment,$(origin ROUNDS)),$(ROUNDS),100) TENURE_BURN=$(or $(BURN),10m) go test -count=1 -v -timeout 5h -run '^TestHeartbeats$$' . | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 
+.PHONY: bench-shards
+bench-shards: ## 10,000 shards over ten processes on one etcd: shares, a kill with and without proof of death, a join, a rolling restart: ten minutes, on a machine that does nothing else
+	@cd store/etcd && TENURE_BENCH_SHARDS=1 go test -count=1 -v -timeout 60m -run '^TestShards$$' . 2>&1 | grep --line-buffered -v -e '^=== '
+
 .PHONY: sim-planted
 sim-planted: ## plant every bug and require that the simulator catches it
 	@go run -tags planted ./sim/cmd/sim -planted -seeds 2000

@@ -29,6 +29,11 @@
 // Weights and pins are attributes of the store: see Weigh and Pin. Processes read them once in a
 // Settle. A pinned candidate that does not live is passed over.
 //
+// # Coordinator
+//
+// A coordinator can place shards by measured load: see Place, and examples/controlplane. It is elected
+// in a group of its own, and its placements are fenced by its token. Nothing depends on it.
+//
 // # Limitations
 //
 // The number of shards of a set is fixed while a process runs it. All processes of a set need the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // Attributes of a set: "shard/SET" has the count, "shard/SET/weight/CANDIDATE" a weight,
-// "shard/SET/pin/INDEX" a candidate, and "shard/SET/full/CANDIDATE" the session of a process that
+// "shard/SET/pin/INDEX" a candidate, "shard/SET/plan/PAGE" the candidates that a coordinator has placed, and "shard/SET/full/CANDIDATE" the session of a process that
 // owns as many shards as it may.
 const (
 	countKey     = "count"
@@ -46,7 +47,7 @@ const (
 type Rules struct {
 	Count   int                // 0: no process has run the set yet
 	Weights map[string]float64 // by candidate; 1 for others
-	Pins    map[int]string     // candidates by shard
+	Pins    map[int]string     // candidates by shard, of operators and of the coordinator
 
 	full map[string]store.SessionID // sessions that own Max shards, by candidate
 }
@@ -59,6 +60,7 @@ func ReadRules(ctx context.Context, st store.Store, set string) (Rules, error) {
 		return r, err
 	}
 	r.Count, _ = strconv.Atoi(main.Values[countKey])
+	placed := map[int]string{}
 	err = each(ctx, st, setName(set)+"/", func(a store.Attributes) {
 		kind, of, _ := strings.Cut(strings.TrimPrefix(a.Name, setName(set)+"/"), "/")
 		index, notNumber := strconv.Atoi(of)
@@ -68,10 +70,18 @@ func ReadRules(ctx context.Context, st store.Store, set string) (Rules, error) {
 			r.Weights[of] = float64(weight)
 		case kind == "pin" && notNumber == nil && a.Values[candidateKey] != "":
 			r.Pins[index] = a.Values[candidateKey]
+		case kind == "plan":
+			for index, id := range a.Values {
+				if i, err := strconv.Atoi(index); err == nil {
+					placed[i] = id
+				}
+			}
 		case kind == "full":
 			r.full[of] = store.SessionID(a.Values[sessionKey])
 		}
 	})
+	maps.Copy(placed, r.Pins) // an operator's pin is stronger
+	r.Pins = placed
 	return r, err
 }
 

@@ -80,6 +80,7 @@ type Machine struct {
 	stands   int // campaigns
 	moves    int // shards that are handed over and count as one of MaxMoves
 	stopping bool
+	wrong    []int         // shards that should move, as of the last tick
 	progress clock.Instant // while stopping: when a move last began or ended
 }
 
@@ -255,6 +256,8 @@ func (m *Machine) given(i int) {
 	}
 	if m.stopping {
 		m.stopMore()
+	} else {
+		m.moveMore()
 	}
 }
 
@@ -273,28 +276,47 @@ func (m *Machine) tick() {
 		m.stopMore()
 		return
 	}
-	m.rebalance(m.settled(line))
+	m.wrong = m.wrong[:0]
+	settled := m.settled(line)
+	for i := range m.shards {
+		if m.better(i, settled) != "" {
+			m.wrong = append(m.wrong, i)
+		}
+	}
+	m.moveMore()
 	m.standAll()
 }
 
-// rebalance moves shards to the candidates that should own them.
-func (m *Machine) rebalance(settled []store.Session) {
-	for i := range m.shards {
+// better returns the candidate to which a shard should move, or "".
+func (m *Machine) better(i int, settled []store.Session) string {
+	s := &m.shards[i]
+	if !s.owned || s.ending || m.now.Sub(s.since) < s.stay && !m.cfg.Plant.Has(plant.MoveTwice) {
+		return ""
+	}
+	if best := m.first(i, settled, ""); best != m.cfg.Self {
+		return best
+	}
+	return ""
+}
+
+// moveMore begins to move shards to the candidates that should own them, at most MaxMoves at a time.
+func (m *Machine) moveMore() {
+	if len(m.wrong) == 0 {
+		return
+	}
+	settled := m.settled(m.cfg.Sessions())
+	for len(m.wrong) > 0 && m.moves < m.cfg.MaxMoves {
+		i := m.wrong[0]
+		m.wrong = m.wrong[1:]
+		to := m.better(i, settled)
+		if to == "" {
+			continue
+		}
 		s := &m.shards[i]
-		if !s.owned || s.ending || m.now.Sub(s.since) < s.stay && !m.cfg.Plant.Has(plant.MoveTwice) {
-			continue
-		}
-		best := m.first(i, settled, "")
-		if best == "" || best == m.cfg.Self {
-			continue
-		}
-		if m.moves >= m.cfg.MaxMoves {
-			return
-		}
-		s.to, s.moved = best, m.now
+		s.to, s.moved = to, m.now
 		m.end(i, true)
 		if m.cfg.Plant.Has(plant.MoveBeforeDrain) {
-			m.do(DoGive, i, best)
+			m.do(DoGive, i, to)
 		}
 	}
 }

@@ -37,7 +37,11 @@ func TestMain(m *testing.M) {
 		return etcd.Open(ctx, etcd.Config{Endpoints: strings.Split(endpoints, ",")})
 	}
 	pulse.Main(connect)
-	if err := leadUntilKilled(ctx, connect); err != nil {
+	run := leadUntilKilled
+	if os.Getenv(shardsEnv) != "" {
+		run = runShards
+	}
+	if err := run(ctx, connect); err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
 	}
