@@ -46,8 +46,22 @@ func TestPlace(t *testing.T) {
 		if n := o.counts(); n["a"] != 70 {
 			t.Errorf("all are placed on a: %v", n)
 		}
+		look := func() shard.Overview {
+			t.Helper()
+			l, err := shard.Look(ctx, st, "orders")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		if l := look(); l.Count != 70 || len(l.Vacant) != 0 || l.Moving != 0 || l.Imbalance != 1 || len(l.Owners) != 1 || l.Owners[0].Pinned != 70 {
+			t.Errorf("all are placed on a: %+v", l)
+		}
 		if err := place(2, map[int]string{69: "b", 3: "absent"}); err != nil {
 			t.Fatal(err)
+		}
+		if l := look(); l.Moving == 0 || l.Owners[0].Moving != l.Moving {
+			t.Errorf("the placement of 68 shards has ended: %+v", l)
 		}
 		before, err := shard.ReadRules(ctx, st, "orders")
 		if err != nil {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/placement"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/internal/policy"
 	"github.com/tenurehq/tenure/internal/shardhook"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
@@ -340,13 +338,7 @@ func (r *runner) readOnce(ctx context.Context) {
 		r.quit(&store.ArgumentError{Field: "Count", Value: r.cfg.Count, Rule: fmt.Sprintf("others run the set %q with %d shards", r.cfg.Set, rules.Count)})
 		return
 	}
-	cordoned := map[string]bool{}
-	err = each(ctx, r.node.Store, policy.Node(""), func(a store.Attributes) {
-		id := strings.TrimPrefix(a.Name, policy.Node(""))
-		if (policy.Claim{Node: id}).Cordon(a.Values) != nil {
-			cordoned[id] = true
-		}
-	})
+	cordoned, err := cordons(ctx, r.node.Store)
 	was := r.rules.Load()
 	if err != nil {
 		cordoned = was.Cordoned

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
@@ -358,20 +359,13 @@ func (m *Machine) settled(line []store.Session) []store.Session {
 	return long
 }
 
-// first returns the candidate that should own a shard, or "" if there is none.
+// first returns the candidate that should own a shard, or "" if there is none. It leaves out but.
 func (m *Machine) first(i int, of []store.Session, but string) string {
 	if pin := m.rules.Pins[i]; pin != "" && pin != but && m.cfg.Plant.Has(plant.PinAbsent) {
 		return pin
 	}
-	best, most, group := "", 0.0, Group(m.cfg.Set, i)
-	for _, s := range of {
-		id := s.Candidate.ID
-		if id == but || m.rules.Cordoned[id] || id != m.cfg.Self && m.rules.Full[id] == s.ID || !s.Scope.Covers(group) {
-			continue
-		}
-		if number := m.rules.Rank(m.cfg.Set, i, id); best == "" || number > most {
-			best, most = id, number
-		}
+	if but != "" {
+		of = slices.DeleteFunc(of, func(s store.Session) bool { return s.Candidate.ID == but })
 	}
-	return best
+	return m.rules.First(m.cfg.Set, i, m.cfg.Self, of)
 }

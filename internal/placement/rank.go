@@ -32,6 +32,22 @@ func (r *Rules) Rank(set string, index int, candidate string) float64 {
 	return score(Group(set, index), candidate, weight)
 }
 
+// First returns the candidate of the sessions that should own a shard, or "" if there is none. A
+// candidate that is full stays the owner of what it owns.
+func (r *Rules) First(set string, index int, owner string, of []store.Session) string {
+	best, most, group := "", 0.0, Group(set, index)
+	for _, s := range of {
+		id := s.Candidate.ID
+		if r.Cordoned[id] || id != owner && r.Full[id] == s.ID || !s.Scope.Covers(group) {
+			continue
+		}
+		if number := r.Rank(set, index, id); best == "" || number > most {
+			best, most = id, number
+		}
+	}
+	return best
+}
+
 // Group is the group of a shard.
 func Group(set string, index int) string { return set + "-" + strconv.Itoa(index) }
 

@@ -1,10 +1,8 @@
 package show
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -23,6 +21,7 @@ type ownerRow struct {
 	Share  float64 `json:"share"` // beside the mean of the owners
 	Weight float64 `json:"weight"`
 	Pinned int     `json:"pinned"`
+	Moving int     `json:"moving"` // should be owned by another node
 	Of     []int   `json:"of"`
 }
 
@@ -32,7 +31,8 @@ func newShards(env cli.Env) *cobra.Command {
 		Use:   "shards SET",
 		Short: "Show who owns the shards of a set.",
 		Long: `Show how many shards of a set each node owns, and how that compares with the mean: a node
-of weight 1 that owns exactly its part has a share of 1.00. With --all, list each shard.
+of weight 1 that owns exactly its part has a share of 1.00. MOVING counts shards that another node
+should own: they move soon. With --all, list each shard.
 Shards are described in the Go package shard.`,
 		Example: `  tenure shards orders
   tenure shards orders --all`,
@@ -45,13 +45,17 @@ Shards are described in the Go package shard.`,
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
 			set := args[0]
 			call, cancel := context.WithTimeout(ctx, r.Call)
-			rules, err := shard.ReadRules(call, r.Store.Store, set)
+			look, err := shard.Look(call, r.Store.Store, set)
 			cancel()
 			switch {
 			case err != nil:
 				return err
-			case rules.Count == 0:
+			case look.Count == 0:
 				return cli.Exit(cli.ExitNo, fmt.Errorf("no process has run the set %q", set))
+			}
+			if !all {
+				r.Say("%d shards, %d without an owner, %d that should move; imbalance %.2f", look.Count, len(look.Vacant), look.Moving, look.Imbalance)
+				return ownerTable.List(r.Out, ownersOf(look))
 			}
 			leaders := map[string]leaderRow{}
 			for v, err := range r.Views(ctx, store.Scope{set + "-*"}, "") {
@@ -60,18 +64,15 @@ Shards are described in the Go package shard.`,
 				}
 				leaders[v.Group] = rowOf(v)
 			}
-			if all {
-				var rows []leaderRow
-				for i := range rules.Count {
-					row, ok := leaders[shard.Group(set, i)]
-					if !ok {
-						row = leaderRow{Group: shard.Group(set, i), State: tenure.Vacant.String()}
-					}
-					rows = append(rows, row)
+			var rows []leaderRow
+			for i := range look.Count {
+				row, ok := leaders[shard.Group(set, i)]
+				if !ok {
+					row = leaderRow{Group: shard.Group(set, i), State: tenure.Vacant.String()}
 				}
-				return leaderTable(func(r leaderRow) string { return r.Group }).List(r.Out, rows)
+				rows = append(rows, row)
 			}
-			return ownerTable.List(r.Out, ownersOf(set, rules, leaders))
+			return leaderTable(func(r leaderRow) string { return r.Group }).List(r.Out, rows)
 		},
 		Complete: []storecli.Completion{},
 	})
@@ -79,44 +80,24 @@ Shards are described in the Go package shard.`,
 	return cmd
 }
 
-func ownersOf(set string, rules shard.Rules, leaders map[string]leaderRow) []ownerRow {
-	owners := map[string]*ownerRow{}
-	for i := range rules.Count {
-		id := leaders[shard.Group(set, i)].NodeID
-		if owners[id] == nil {
-			owners[id] = &ownerRow{NodeID: id, Weight: cmp.Or(rules.Weights[id], 1)}
-		}
-		owners[id].Of = append(owners[id].Of, i)
-		if id != "" && rules.Pins[i] == id {
-			owners[id].Pinned++
-		}
-	}
-	weights, owned := 0.0, 0
-	for id, o := range owners {
-		o.Shards = len(o.Of)
-		if id != "" {
-			weights += o.Weight
-			owned += o.Shards
-		}
-	}
+func ownersOf(look shard.Overview) []ownerRow {
 	var rows []ownerRow
-	for id, o := range owners {
-		if id != "" {
-			o.Share = float64(o.Shards) * weights / (float64(owned) * o.Weight)
-		}
-		rows = append(rows, *o)
+	if len(look.Vacant) > 0 {
+		rows = append(rows, ownerRow{Shards: len(look.Vacant), Of: look.Vacant})
 	}
-	slices.SortFunc(rows, func(a, b ownerRow) int { return cmp.Compare(a.NodeID, b.NodeID) })
+	for _, o := range look.Owners {
+		rows = append(rows, ownerRow{o.Candidate, len(o.Shards), o.Share, o.Weight, o.Pinned, o.Moving, o.Shards})
+	}
 	return rows
 }
 
 var ownerTable = cli.Table[ownerRow]{
-	Columns: []string{"OWNER", "SHARDS", "SHARE", "WEIGHT", "PINNED"},
+	Columns: []string{"OWNER", "SHARDS", "SHARE", "WEIGHT", "PINNED", "MOVING"},
 	Row: func(o ownerRow) []string {
 		if o.NodeID == "" {
-			return []string{"(nobody)", strconv.Itoa(o.Shards), cli.Empty, cli.Empty, cli.Empty}
+			return []string{"(nobody)", strconv.Itoa(o.Shards), cli.Empty, cli.Empty, cli.Empty, cli.Empty}
 		}
-		return []string{o.NodeID, strconv.Itoa(o.Shards), fmt.Sprintf("%.2f", o.Share), strconv.FormatFloat(o.Weight, 'f', -1, 64), strconv.Itoa(o.Pinned)}
+		return []string{o.NodeID, strconv.Itoa(o.Shards), fmt.Sprintf("%.2f", o.Share), strconv.FormatFloat(o.Weight, 'f', -1, 64), strconv.Itoa(o.Pinned), strconv.Itoa(o.Moving)}
 	},
 	Name: func(o ownerRow) string { return o.NodeID },
 }
