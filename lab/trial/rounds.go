@@ -89,6 +89,20 @@ func (s *Run) Succeeded(ctx context.Context, r *Round, above fence.Token) error 
 	return err
 }
 
+// Phases waits until the new leader has recorded all phases of the failover, and notes them.
+func (s *Run) Phases(ctx context.Context, r *Round) error {
+	return Await(ctx, "the record of the failover with all its phases", func(ctx context.Context) bool {
+		all, err := s.Nodes.Failovers(ctx)
+		for _, f := range all.Items {
+			const phases = 5
+			if err == nil && f.Token == r.Next && len(f.Phases) == phases {
+				r.Failover = &f
+			}
+		}
+		return r.Failover != nil
+	})
+}
+
 // Inject injects a fault, records it in the round and writes it to the history.
 func (s *Run) Inject(ctx context.Context, r *Round, spec chaos.Spec) (chaos.Fault, error) {
 	kind, _ := chaos.KindOf(spec.Kind)

@@ -23,6 +23,7 @@ import (
 	"github.com/tenurehq/tenure/lab/verdict"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
+	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/server/engines"
 )
 
@@ -214,6 +215,8 @@ type Round struct {
 	// Asked is the number of calls made during the fault, Answered those that were answered.
 	Asked    int64 `json:"asked,omitempty"`
 	Answered int64 `json:"answered,omitempty"`
+	// Failover is the new leader's record of the failover, phase by phase, where the script reads it.
+	Failover *api.Failover `json:"failover,omitempty"`
 	// Seen is other evidence in words.
 	Seen string `json:"seen,omitempty"`
 }
