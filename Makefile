@@ -123,6 +123,10 @@ test-long: ## forty minutes: 200 rounds of a leader that is cut off, 50 on each 
 	@cd server && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -run '^TestServiceAndEngineKilled$$' ./cmd/tenure
 	@cd raft && TENURE_BURN=10m go test -count=1 -v -timeout 60m -run 'TestLANBurner' .
 
+.PHONY: test-clients
+test-clients: ## half an hour: 50 rounds (ROUNDS) of each fault for the leaders in Python and TypeScript, with deadlines to the letter, on a machine that does nothing else
+	@cd server && TENURE_ROUNDS=$(if $(filter command line environment,$(origin ROUNDS)),$(ROUNDS),50) go test -count=1 -v -timeout 120m -run '^TestClientsStop$$' ./cmd/tenure 2>&1 | grep --line-buffered -e 'rounds in' -e FAIL -e 'work stopped' -e '^ok'
+
 FUZZTIME ?= 5m
 
 .PHONY: fuzz-service

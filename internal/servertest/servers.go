@@ -109,6 +109,28 @@ func Command(t testing.TB, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// Psycopg is Python with the modules in a folder and the PostgreSQL client of a package, with the
+// time limit of Command.
+func Psycopg(t testing.TB, modules string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := Command(t, "python3", args...)
+	err := fetch("psycopg", []string{"python3-psycopg", "libpq5"}, func(root string) bool {
+		path := filepath.Join(root, "usr", "lib", "python3", "dist-packages")
+		if _, err := os.Stat(filepath.Join(path, "psycopg")); err != nil {
+			return false
+		}
+		cmd.Env = append(cmd.Env, "PYTHONPATH="+modules+string(filepath.ListSeparator)+path)
+		if root != "/" {
+			cmd.Env = append(cmd.Env, libraries(root)...)
+		}
+		return true
+	})
+	if err != nil {
+		unavailable(t, "psycopg", err)
+	}
+	return cmd
+}
+
 // find returns the folder of a server's programs and their environment. If there is none it
 // skips the test, or fails it if CI is set.
 func find(t testing.TB, name string, programs ...string) (bin string, env []string) {

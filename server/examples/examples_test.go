@@ -32,6 +32,7 @@ type bench struct {
 	bin   string
 	jobs  string
 	store string
+	url   string // of the database
 	db    *pgx.Conn
 	env   []string
 }
@@ -52,7 +53,8 @@ func newBench(t *testing.T) *bench {
 	psql := servertest.Command(t, "psql") // migrate.sh and invoices.py call it
 	path := filepath.Dir(psql.Path) + string(filepath.ListSeparator) + os.Getenv("PATH")
 	b.env = slices.Concat(psql.Env, []string{"PATH=" + path, "DATABASE_URL=" + server.URL(), "TENURE_STORE=" + b.store})
-	if b.db, err = pgx.Connect(t.Context(), server.URL()); err != nil {
+	b.url = server.URL()
+	if b.db, err = pgx.Connect(t.Context(), b.url); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.db.Close(context.Background()) })
@@ -137,7 +139,7 @@ func TestJobs(t *testing.T) {
 	b := newBench(t)
 	b.sql(`CREATE TABLE account (name text PRIMARY KEY, owed_cents bigint NOT NULL);
 		INSERT INTO account SELECT 'account-' || n, 100 * n FROM generate_series(1, 300) n`)
-	for name, test := range map[string]func(*bench){"cleanup": cleanup, "migrate": migrate, "reconcile": reconcile, "invoices": invoices} {
+	for name, test := range map[string]func(*bench){"cleanup": cleanup, "migrate": migrate, "reconcile": reconcile, "invoices": invoices, "client": client} {
 		t.Run(name, func(t *testing.T) {
 			own := *b
 			own.T = t
@@ -261,5 +263,52 @@ func invoices(b *bench) {
 	refused(b.exec("b", nil, "invoices", "--", "python3", filepath.Join(b.jobs, "invoices.py"), "1"))
 	if n := b.number("SELECT count(DISTINCT token) FROM invoice"); n != 1 {
 		b.Errorf("%d tokens wrote, want 1", n)
+	}
+}
+
+// A job with the Python client writes through the SQL function over the service, and is refused
+// once a newer leader has sealed.
+func client(b *bench) {
+	const reset = "DROP TABLE IF EXISTS invoice; DELETE FROM tenure_mark WHERE resource = 'invoices';" // another job has the same table
+	b.sql(reset + "CREATE TABLE invoice (number int, token bigint NOT NULL)")
+	b.Cleanup(func() { _, _ = b.db.Exec(context.Background(), reset) })
+	addrs, err := child.FreePorts(1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	serve := &job{}
+	cmd := exec.Command(filepath.Join(b.bin, "tenure"), "serve", "--store="+b.store, "--listen="+addrs[0])
+	cmd.Stdout, cmd.Stderr = &serve.out, &serve.out
+	child.DieWithParent(cmd)
+	if serve.Process, err = child.Start(cmd, nil); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(serve.Kill)
+	dir, err := filepath.Abs("../../clients/python")
+	if err != nil {
+		b.Fatal(err)
+	}
+	j := &job{}
+	cmd = servertest.Psycopg(b, filepath.Join(dir, "src"), filepath.Join(dir, "examples", "invoices.py"), "a", "1000000")
+	cmd.Env = append(cmd.Env, "TENURE_STORE=http://"+addrs[0], "DATABASE_URL="+b.url)
+	cmd.Stdout, cmd.Stderr = &j.out, &j.out
+	child.DieWithParent(cmd)
+	if j.Process, err = child.Start(cmd, nil); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(j.Kill)
+	b.until("five invoices", func() bool {
+		select {
+		case <-j.Exited:
+			b.Fatalf("it has ended: %s %s", j.out.String(), serve.out.String())
+		default:
+		}
+		return b.number("SELECT count(*) FROM invoice") >= 5
+	})
+	b.sql("UPDATE tenure_mark SET token = token + 1 WHERE resource = 'invoices'") // a newer leader seals
+	sealed := b.number("SELECT count(*) FROM invoice")
+	b.ends(j, 1)
+	if n := b.number("SELECT count(*) FROM invoice"); n != sealed || !strings.Contains(j.out.String(), "refused: ") {
+		b.Errorf("%d invoices, and %d when the newer leader sealed: %s", n, sealed, j.out.String())
 	}
 }

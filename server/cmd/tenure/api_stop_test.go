@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -65,23 +64,5 @@ func TestClientInCurlEndsWithItsCommand(t *testing.T) {
 				t.Errorf("exit code %d", code)
 			}
 		})
-	}
-}
-
-// The Python client continues when the answer to a renewal breaks off.
-func TestClientInPythonOutlivesHalfAnAnswer(t *testing.T) {
-	const ttl = 4 * time.Second
-	var renewals atomic.Int64
-	url, _ := badService(t, ttl, func(w http.ResponseWriter, _ *http.Request) {
-		if renewals.Add(1) == 1 {
-			w.Header().Set("Content-Length", "1000")
-			_, _ = io.WriteString(w, `{"group":`)
-			return
-		}
-		_, _ = fmt.Fprintf(w, `{"group":"g","leader_node_id":"n","term":1,"ttl_ms":%d}`, ttl.Milliseconds())
-	})
-	s := startScript(t, []string{"TENURE_STORE=" + url}, "lead.py", "g", "n", "5")
-	if code := s.exits(); code != 0 || renewals.Load() < 2 {
-		t.Errorf("exit code %d after %d renewals: %s", code, renewals.Load(), s.tail())
 	}
 }

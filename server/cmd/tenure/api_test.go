@@ -97,15 +97,24 @@ type script struct {
 	lines []said
 }
 
-// startScript runs a program of examples/api in its own process group, so that its
-// descendants end with the test.
+// programs are the clients of docs/api.md, with what each needs.
+var programs = map[string]struct{ path, needs string }{
+	"lead.sh":    {"../../../examples/api/lead.sh", "curl"},
+	"python":     {"../../../clients/python/tests/candidate.py", "python3"},
+	"typescript": {"../../../clients/typescript/test/candidate.mjs", "node"},
+}
+
+// startScript runs a client in its own process group, so that its descendants end with the test.
 func startScript(t *testing.T, env []string, program string, args ...string) *script {
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join("..", "..", "..", "examples", "api", program))
+	path, err := filepath.Abs(programs[program].path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	needs := servertest.Command(t, map[string]string{"lead.sh": "curl", "lead.py": "python3"}[program])
+	if program == "typescript" {
+		buildTypeScript(t)
+	}
+	needs := servertest.Command(t, programs[program].needs)
 	s := &script{t: t, cmd: exec.Command(path, args...), done: make(chan struct{})}
 	s.cmd.Env = slices.Concat(needs.Env, []string{"PATH=" + filepath.Dir(needs.Path) + string(filepath.ListSeparator) + os.Getenv("PATH")}, env)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -200,7 +209,8 @@ func dialects() []dialect {
 			"lead.sh", "by-curl", []string{"sh", "-c", `while :; do echo "works $TENURE_FENCING_TOKEN"; sleep 0.05; done & wait`}, []string{"sh", "-c", `echo "works $TENURE_FENCING_TOKEN"`},
 			"works %d", 128 + int(syscall.SIGTERM),
 		},
-		{"lead.py", "by-python", nil, []string{"0.2"}, `"works", "term": %d`, 0},
+		{"python", "by-python", nil, []string{"0.2"}, `"works","term":%d,`, 0},
+		{"typescript", "by-typescript", nil, []string{"0.2"}, `"works","term":%d,`, 0},
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 	"github.com/tenurehq/tenure/server/service"
 )
 
-// issue writes a CA and a certificate of it for 127.0.0.1 as server and client, with its key.
+// issue writes a CA and a certificate of it for node-1 on 127.0.0.1 as server and client, with its key.
 func issue(t *testing.T, dir string) (ca, cert, key string) {
 	t.Helper()
 	put := func(name, kind string, der []byte) string {
@@ -47,7 +47,7 @@ func issue(t *testing.T, dir string) (ca, cert, key string) {
 	until := time.Now().Add(time.Hour)
 	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: until, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(2), NotAfter: until, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(2), NotAfter: until, DNSNames: []string{"node-1"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	caKey, leafKey := newKey(), newKey()
