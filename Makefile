@@ -123,6 +123,14 @@ test-long: ## forty minutes: 200 rounds of a leader that is cut off, 50 on each 
 	@cd server && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -run '^TestServiceAndEngineKilled$$' ./cmd/tenure
 	@cd raft && TENURE_BURN=10m go test -count=1 -v -timeout 60m -run 'TestLANBurner' .
 
+# Committed as it was compiled, so that nobody needs npm to test it.
+.PHONY: typescript
+typescript: ## compile clients/typescript into its dist (needs Node 20 and npm 11)
+	@rm -rf .cache/typescript && mkdir -p .cache/typescript && cp -R clients/typescript/. .cache/typescript/
+	@cd .cache/typescript && rm -rf dist && npm ci --silent && npm run --silent build && \
+	sha256sum $$(LC_ALL=C ls dist/*.js) $$(LC_ALL=C ls dist/*.ts) package-lock.json $$(LC_ALL=C ls src/*.ts) tsconfig.json > sources && mv sources dist/sources.txt && \
+	rm -rf $(CURDIR)/clients/typescript/dist && cp -R dist $(CURDIR)/clients/typescript/dist
+
 .PHONY: test-clients
 test-clients: ## half an hour: 50 rounds (ROUNDS) of each fault for the leaders in Python and TypeScript, with deadlines to the letter, on a machine that does nothing else
 	@cd server && TENURE_ROUNDS=$(if $(filter command line environment,$(origin ROUNDS)),$(ROUNDS),50) go test -count=1 -v -timeout 120m -run '^TestClientsStop$$' ./cmd/tenure 2>&1 | grep --line-buffered -e 'rounds in' -e FAIL -e 'work stopped' -e '^ok'

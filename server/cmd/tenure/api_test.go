@@ -111,9 +111,6 @@ func startScript(t *testing.T, env []string, program string, args ...string) *sc
 	if err != nil {
 		t.Fatal(err)
 	}
-	if program == "typescript" {
-		buildTypeScript(t)
-	}
 	needs := servertest.Command(t, programs[program].needs)
 	s := &script{t: t, cmd: exec.Command(path, args...), done: make(chan struct{})}
 	s.cmd.Env = slices.Concat(needs.Env, []string{"PATH=" + filepath.Dir(needs.Path) + string(filepath.ListSeparator) + os.Getenv("PATH")}, env)

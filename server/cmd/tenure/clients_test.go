@@ -1,88 +1,48 @@
 package main
 
 import (
-	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/tenurehq/tenure/internal/child"
-	"github.com/tenurehq/tenure/internal/servertest"
 )
 
 // languages have a package in clients. Both run the same cases.
 var languages = []string{"python", "typescript"}
 
-var built sync.Once
-
-// buildTypeScript checks the types of clients/typescript and compiles it, with the compiler of its
-// lock file.
-func buildTypeScript(t *testing.T) {
-	t.Helper()
-	built.Do(func() {
-		if err := compileTypeScript(servertest.Command(t, "npm").Path); err != nil {
-			t.Fatalf("build clients/typescript: %v", err)
-		}
-	})
-	if _, err := os.Stat("../../../clients/typescript/dist/built"); err != nil {
-		t.Fatalf("clients/typescript was not built: %v", err)
-	}
-}
-
-func compileTypeScript(npm string) error {
-	dir, err := filepath.Abs("../../../clients/typescript")
+// What is committed in clients/typescript/dist was compiled from the committed sources. This needs
+// no npm.
+func TestTypeScriptCompiled(t *testing.T) {
+	dir := "../../../clients/typescript"
+	list, err := os.ReadFile(filepath.Join(dir, "dist", "sources.txt"))
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
-	cache, err := child.CacheDir("npm")
-	if err != nil {
-		return err
-	}
-	unlock, err := child.LockFile(filepath.Join(cache, "lock")) // another test binary may build it too
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	sources, err := filepath.Glob(filepath.Join(dir, "src", "*.ts"))
-	if err != nil {
-		return err
-	}
-	sum := sha256.New()
-	for _, name := range append(sources, filepath.Join(dir, "package-lock.json"), filepath.Join(dir, "tsconfig.json")) {
-		text, err := os.ReadFile(name)
+	var got strings.Builder
+	for _, pattern := range []string{"dist/*.js", "dist/*.ts", "package-lock.json", "src/*.ts", "tsconfig.json"} {
+		names, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		_, _ = sum.Write(text)
-	}
-	mark, wanted := filepath.Join(dir, "dist", "built"), hex.EncodeToString(sum.Sum(nil))
-	if text, err := os.ReadFile(mark); err == nil && string(text) == wanted {
-		return nil
-	}
-	if err := os.RemoveAll(filepath.Join(dir, "dist")); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-	defer cancel()
-	for _, args := range [][]string{{"ci", "--no-audit", "--no-fund", "--cache", cache}, {"run", "build"}} {
-		cmd := exec.CommandContext(ctx, npm, args...)
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("npm %s: %w\n%s", args[0], err, out)
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = fmt.Fprintf(&got, "%x  %s\n", sha256.Sum256(text), filepath.ToSlash(strings.TrimPrefix(name, filepath.Clean(dir)+string(filepath.Separator))))
 		}
 	}
-	return os.WriteFile(mark, []byte(wanted), 0o644)
+	if want := string(list); got.String() != want {
+		t.Errorf("clients/typescript/dist was made from other sources: run make typescript, and commit dist\n%s\nsources.txt has\n%s", &got, want)
+	}
 }
 
 // clientCall is a call that a client has made.
