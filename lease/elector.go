@@ -170,7 +170,7 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 				switch {
 				case u.Kind == store.Synced && blind:
 					v = machine.VacantFromTheStart(e.group) // no record: never led
-				case u.Kind != store.GroupChanged:
+				case u.Kind != store.GroupChanged, v.Version == 0 && seen.State == tenure.Vacant: // its record was removed
 					continue
 				}
 				var changes []tenure.Leader

@@ -18,7 +18,7 @@
 // A session is the store's evidence that one process is alive. It is opened with a TTL,
 // kept alive, and dead for good once it has expired or was closed. A record is the memory
 // of one group: a version, a token, the session that holds the group, and the last few
-// terms. A record is never deleted. A group is led if and only if its record names a
+// terms. A record is never deleted, except by a [Retirer], which keeps a token floor. A group is led if and only if its record names a
 // living session.
 //
 // So one session serves all groups of a process, and its death vacates them all. Because

@@ -37,6 +37,19 @@ func CheckGroup(group string) error {
 	return nil
 }
 
+// PrefixEnd ends the prefix of a group whose record may be removed.
+const PrefixEnd = "--"
+
+// Prefix returns the prefix of a group whose record may be removed: what is before the first "--",
+// as in "tenants--42". There is a letter or digit on each side. Other groups have none. See Retirer.
+func Prefix(group string) (string, bool) {
+	prefix, name, _ := strings.Cut(group, PrefixEnd)
+	if prefix == "" || strings.HasSuffix(prefix, ".") || strings.HasSuffix(prefix, "_") || !ValidName(prefix) || !ValidName(name) {
+		return "", false
+	}
+	return prefix, true
+}
+
 // CheckCandidate returns an ArgumentError unless c may stand.
 func CheckCandidate(c tenure.Candidate) error {
 	if !ValidName(c.ID) {

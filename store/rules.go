@@ -23,6 +23,22 @@ type Ruled interface {
 	Describe(ctx context.Context, id SessionID) (Session, error)
 }
 
+// Retirer is a Store that can remove the records of groups whose names come and go, such as
+// "tenants--42" (see Prefix). Without it a store keeps a record of every name that was ever used.
+//
+// Tokens do not repeat, because the removed names of a prefix share token floors: before a record is
+// removed, its floor is raised to its token, and a group without a record starts above the floor.
+// The number of floors per prefix is bounded, so an unused name costs nothing.
+//
+// A type that wraps a Retirer must pass Retire on.
+type Retirer interface {
+	// Retire removes the record of a vacant group if its version is still the one seen. Its
+	// history goes too, first, even if the call fails later. A record that changed or is held
+	// is a ConflictError; a group without a prefix is ErrInvalid. Removing what is not there
+	// succeeds. Watches yield a view with version 0. If the outcome is unknown, repeat the call.
+	Retire(ctx context.Context, seen Record) error
+}
+
 // BarError: a rule keeps a node from leading. It is an ErrBusy, because it may be lifted, so
 // a campaign goes on. A TTL out of the bounds of a group is an ErrInvalid, and ends it.
 type BarError struct {

@@ -20,7 +20,7 @@ import (
 // S1: a session's death is final. Its id is never used again, and no call
 // brings it back.
 // S2: a group is led if and only if its record names a living session.
-// S3: a record is never deleted, its version and its token never go back, and
+// S3: a record is never deleted, except by Retire (see Retirer), its version and its token never go back, and
 // each grant has a larger token than every earlier one of the group.
 // S4: a record changes only from the version that the caller saw.
 // S5: a session dies no earlier than its TTL after the last acknowledged

@@ -182,6 +182,15 @@ func (g *guard) check(to store.Session, records []store.Record, rules []store.At
 	return bars[0]
 }
 
+// Retire implements store.Retirer.
+func (g *guard) Retire(ctx context.Context, seen store.Record) error {
+	r, ok := g.ruled.(store.Retirer)
+	if !ok {
+		return fmt.Errorf("guard: this store cannot remove records: %w", store.ErrInvalid)
+	}
+	return r.Retire(ctx, seen)
+}
+
 // Rules reads rules from the store, without the cache.
 func (g *guard) Rules(ctx context.Context, names ...string) (uint64, []store.Attributes, error) {
 	return g.ruled.Rules(ctx, names...)

@@ -127,7 +127,11 @@ func (f *Feed) Run(ctx context.Context) {
 				if snapshot != nil {
 					snapshot[u.View.Group] = true
 				}
-				f.apply(u.View)
+				if u.View.Version == 0 {
+					f.retired(u.View.Group)
+				} else {
+					f.apply(u.View)
+				}
 			case store.SessionBegan, store.SessionEnded:
 			}
 		}
@@ -159,7 +163,30 @@ func (f *Feed) resetMissing(except map[string]bool) {
 	}
 	f.mu.Unlock()
 	for _, g := range gone {
+		if _, ok := store.Prefix(g); ok {
+			f.retired(g)
+			continue
+		}
 		f.apply(store.View{Record: store.Record{Group: g}, State: tenure.Vacant})
+	}
+}
+
+// retired handles the removal of a group's record. The group is vacant after its last token.
+func (f *Feed) retired(group string) {
+	f.mu.Lock()
+	t := f.topics[group]
+	if t == nil {
+		f.mu.Unlock()
+		return
+	}
+	v := t.view
+	f.mu.Unlock()
+	v.Version, v.State = 0, tenure.Vacant
+	f.apply(v)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(t.subs) == 0 && f.topics[group] == t {
+		delete(f.topics, group)
 	}
 }
 

@@ -142,3 +142,28 @@ func TestEncodedOnce(t *testing.T) {
 		}
 	}
 }
+
+// When a record is removed, its group is vacant after its last token, which is no sign of lost data,
+// and without subscribers nothing is kept.
+func TestRetired(t *testing.T) {
+	var states []string
+	f := New(Config{OnChange: func(v store.View, _ int, _ time.Duration, back bool) {
+		states = append(states, fmt.Sprint(v.State, v.Token, back))
+	}})
+	f.setSynced(true, nil)
+	sub := f.Subscribe("set--b")
+	for _, g := range []string{"set--a", "set--b"} {
+		f.apply(store.View{Record: store.Record{Group: g, Version: 9, Token: 3, Holder: "s"}, State: tenure.Led})
+		f.retired(g)
+	}
+	f.resetMissing(nil)
+	if got, want := strings.Join(states, ","), "led 3 false,vacant 3 false,led 3 false,vacant 3 false"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if v, _ := f.View("set--b"); v.Token != 3 || len(f.topics) != 1 {
+		t.Errorf("%+v, %d topics", v, len(f.topics))
+	}
+	if sub.Close(); len(f.topics) != 0 {
+		t.Errorf("%d topics are left", len(f.topics))
+	}
+}

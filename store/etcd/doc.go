@@ -25,6 +25,7 @@
 //	beat/{session}              exists while the session is alive, on the same lease
 //	attempt/{digest}            the id of the session that an attempt opened, on its lease
 //	grant/{group}               the group was granted in this epoch: it must have a record
+//	floor/{prefix}/{number}     at least as high as the tokens of removed records, see store.Retirer
 //	history/{group}/{slot}      terms that no longer fit the record
 //	requests/{session}          operators' requests to a session
 //	attribute/{name}            attributes

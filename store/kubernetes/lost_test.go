@@ -268,6 +268,14 @@ func testProtected(t *testing.T, c *cluster) {
 			t.Errorf("deleting %s: %v", name, err)
 		}
 	}
+	name := take(t, s, session.ID, "set--name")
+	free, err := s.Release(t.Context(), session.ID, "", store.Resigned, name)
+	if err == nil {
+		err = s.Retire(t.Context(), free[0])
+	}
+	if err != nil {
+		t.Errorf("removing a name: %v", err)
+	}
 	if err := s.End(t.Context(), session.ID, store.Closed); err != nil {
 		t.Error(err)
 	}

@@ -173,9 +173,11 @@ func (sub *Sub) Take() ([]store.Update, error) {
 	}
 	out := sub.sessions
 	for _, g := range sub.groups {
-		if v, ok := f.views[g]; ok { // else the cache was cleared
-			out = append(out, store.Update{Kind: store.GroupChanged, View: v})
+		v, ok := f.views[g]
+		if !ok {
+			v = retired(g)
 		}
+		out = append(out, store.Update{Kind: store.GroupChanged, View: v})
 	}
 	sub.sessions, sub.groups = nil, nil
 	clear(sub.dirty)
@@ -339,7 +341,10 @@ func (f round) record(ctx context.Context, i Item) error {
 		f.s.records.put(r.Group, r)
 	}
 	f.s.mu.Unlock()
-	if lost {
+	switch {
+	case lost && floorKey(r.Group) != "":
+		return f.resolve(ctx, []string{r.Group})
+	case lost:
 		_, err := f.s.read(ctx, i.Key) // proves it, unless the epoch was raised since
 		return err
 	}
@@ -407,6 +412,27 @@ func (f round) set(v store.View) bool {
 		sub.groupChanged(v.Group)
 	}
 	return true
+}
+
+// retired is the view of a group whose record was removed.
+func retired(group string) store.View {
+	return store.View{Record: store.Record{Group: group}, State: tenure.Vacant}
+}
+
+// retire drops the view of a group whose record was missing after the view had been shown.
+func (f round) retire(shown store.View) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.over() || shown.Version == 0 || f.views[shown.Group].Version != shown.Version {
+		return
+	}
+	delete(f.views, shown.Group)
+	if delete(f.holds[shown.Holder], shown.Group); len(f.holds[shown.Holder]) == 0 {
+		delete(f.holds, shown.Holder)
+	}
+	for sub := range f.subs {
+		sub.groupChanged(shown.Group)
+	}
 }
 
 // hasEnded reports whether the session is known to have ended.
@@ -480,6 +506,12 @@ func (f round) resolve(ctx context.Context, groups []string) error {
 	for range resolveTries {
 		var again []string
 		for part := range slices.Chunk(groups, max(1, f.s.caps.Keys/3)) {
+			f.mu.Lock()
+			shown := map[string]store.View{}
+			for _, g := range part {
+				shown[g] = f.views[g]
+			}
+			f.mu.Unlock()
 			views, _, err := f.s.viewsAndMeta(ctx, part, false)
 			if err != nil {
 				if errors.Is(err, store.ErrNewer) {
@@ -488,7 +520,9 @@ func (f round) resolve(ctx context.Context, groups []string) error {
 				return err
 			}
 			for _, v := range views {
-				if !f.set(v) {
+				if v.Version == 0 && floorKey(v.Group) != "" {
+					f.retire(shown[v.Group])
+				} else if !f.set(v) {
 					again = append(again, v.Group)
 				}
 			}
@@ -634,6 +668,10 @@ func (f round) wentBack(shown map[string]store.View, records []Item) error {
 		}
 	}
 	for g, v := range shown {
+		if floorKey(g) != "" {
+			f.retire(v)
+			continue
+		}
 		return fmt.Errorf("kv: watch: the record of group %q (token %d) was deleted or went back: %w", g, v.Token, store.ErrRewound)
 	}
 	return nil

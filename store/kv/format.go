@@ -28,6 +28,7 @@ const (
 	requestsAt   = "requests/"  // requests/{id}: operators' requests to a session
 	historyAt    = "history/"   // history/{group}/{slot}: terms that no longer fit into the record
 	attributesAt = "attribute/" // attribute/{name}
+	floorAt      = "floor/"     // floor/{prefix}/{number}: see floorJSON
 	grantAt      = "grant/"     // grant/{group}: the group was granted in this epoch, so it has a record
 )
 

@@ -228,8 +228,8 @@ func groupsOf(records []store.Record) []string {
 
 // granted returns the record after a grant to the session. It adds writes to the plan that move
 // old terms to the history and prove that the group has a record.
-func (s *Store) granted(p *plan, r record, to store.Session, epoch uint64, why store.Reason) (record, error) {
-	token, err := s.nextToken(r, epoch)
+func (s *Store) granted(p *plan, r record, floor fence.Token, to store.Session, epoch uint64, why store.Reason) (record, error) {
+	token, err := s.nextToken(r, floor, epoch)
 	if err != nil {
 		return record{}, err
 	}
@@ -241,7 +241,8 @@ func (s *Store) granted(p *plan, r record, to store.Session, epoch uint64, why s
 		p.first = append(p.first, Write{Key: historyKey(r.Group, n), Value: encode(termJSON(next.Terms[0])), Quiet: true})
 		next.Terms = next.Terms[1:]
 	}
-	if r.Version == 0 || r.Token.Epoch() < epoch {
+	// With one key per transaction this write could come after a Retire, and look like lost data.
+	if removable := floorKey(r.Group) != "" && s.caps.Keys == 1; !removable && (r.Version == 0 || r.Token.Epoch() < epoch) {
 		p.last = append(p.last, Write{Key: grantKey(r.Group), Value: encode(grantJSON{Format: Format, Deployment: to.Deployment, Epoch: epoch}), Quiet: true})
 	}
 	return next, nil
@@ -260,7 +261,7 @@ func (s *Store) acquire(ctx context.Context, rules []Cond, id store.SessionID, s
 		return nil, err
 	}
 	before := map[string]uint64{} // versions of the grant keys of earlier epochs
-	for range 3 {
+	for range acquireTries {
 		d, err := s.describe(ctx, id)
 		if err != nil {
 			return nil, err
@@ -273,14 +274,18 @@ func (s *Store) acquire(ctx context.Context, rules []Cond, id store.SessionID, s
 		if err := s.learnEnds(ctx, records); err != nil {
 			return nil, err
 		}
+		floors, unchanged, err := s.floorsOf(ctx, records)
+		if err != nil {
+			return nil, err
+		}
 		m, err := s.grantMeta(ctx)
 		if err != nil {
 			return nil, err
 		}
-		p := plan{guard: []Cond{{beatKey(id), Any}}, under: append([]Cond{{metaKey, m.version}}, rules...), show: []string{beatKey(id), metaKey, rulesKey}}
+		p := plan{guard: []Cond{{beatKey(id), Any}}, under: slices.Concat([]Cond{{metaKey, m.version}}, rules, unchanged), show: []string{beatKey(id), metaKey, rulesKey}}
 		out := make([]record, len(records))
 		for i, r := range records {
-			if out[i], err = s.granted(&p, r, d.Session, m.Epoch, s.reason(r.Holder)); err != nil {
+			if out[i], err = s.granted(&p, r, floors[floorKey(r.Group)], d.Session, m.Epoch, s.reason(r.Holder)); err != nil {
 				return nil, err
 			}
 			p.decide = append(p.decide, s.write(p, r, out[i]))
@@ -305,8 +310,11 @@ func (s *Store) acquire(ctx context.Context, rules []Cond, id store.SessionID, s
 			return granted, err
 		}
 	}
-	return nil, errMetaBusy
+	return nil, fmt.Errorf("%w: %w", store.ErrBusy, errMetaBusy)
 }
+
+// acquireTries bounds how often the epoch or a token floor may change during one Acquire.
+const acquireTries = 10
 
 // grantRest grants the groups that did not conflict. It is a planted bug.
 func (s *Store) grantRest(ctx context.Context, id store.SessionID, seen []store.Record, err error) {
@@ -370,6 +378,16 @@ func (s *Store) findDeleted(ctx context.Context, records []record, m *meta, befo
 		var j grantJSON
 		if err := decode(proof, &j); err != nil {
 			return err
+		}
+		if floorKey(g) != "" {
+			// Retire removes the grant key no later than the record.
+			again, err := s.read(ctx, proof.Key)
+			if err != nil {
+				return err
+			}
+			if again[0].Version != proof.Version {
+				continue
+			}
 		}
 		if before[g] = proof.Version; j.Epoch >= m.Epoch {
 			s.mu.Lock()
@@ -613,7 +631,7 @@ func (s *Store) handover(ctx context.Context, p *plan, rules []Cond, records, ou
 		if (err != nil || to == id || !next.Scope.Covers(r.Group)) && !unchecked {
 			return nil, cannotTake(to, r.Group)
 		}
-		if out[i], err = s.granted(p, r, next.Session, m.Epoch, why); err != nil {
+		if out[i], err = s.granted(p, r, 0, next.Session, m.Epoch, why); err != nil {
 			return nil, err
 		}
 		if s.cfg.plant.Has(plant.TokenNotRaised) {

@@ -135,7 +135,7 @@ func (s *Store) firstMeta(ctx context.Context, inc Incarnation) error {
 		}
 	}
 	lost := m.Deployment != ""
-	for _, prefix := range []string{grantAt, recordAt, sessionAt} {
+	for _, prefix := range []string{floorAt, grantAt, recordAt, sessionAt} {
 		left, err := s.list(ctx, prefix)
 		if err != nil {
 			return err
@@ -260,6 +260,10 @@ func (s *Store) Suspect(ctx context.Context, group string, seen fence.Token) err
 			return err
 		}
 		v := views[0]
+		floors, _, err := s.floorsOf(ctx, []record{{Record: v.Record}})
+		if err != nil || floors[floorKey(group)] >= seen { // granted, and removed since
+			return err
+		}
 		m, err := s.loadMeta(ctx)
 		if err != nil || m.Rewound || m.Epoch > seen.Epoch() || v.Token > seen {
 			return err

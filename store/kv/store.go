@@ -72,6 +72,7 @@ type Store struct {
 	metaCreated, metaVersion uint64 // of the key "meta"
 	high                     uint64 // the highest index seen
 	records                  memo[string, record]
+	floors                   memo[string, fence.Token] // token floors are at least so high
 	knowledge
 
 	sentAt         clock.Instant // when the last read was sent; for a planted bug
@@ -87,7 +88,10 @@ type knowledge struct {
 	raises uint64 // how often the store learned that the epoch was raised
 }
 
-var _ store.Ruled = (*Store)(nil)
+var (
+	_ store.Ruled   = (*Store)(nil)
+	_ store.Retirer = (*Store)(nil)
+)
 
 // New returns a store over the driver. It reads the description of the deployment, or writes it
 // at first use. The caller must call Close.
@@ -433,6 +437,8 @@ func (s *Store) sawRecord(i Item, before record) {
 	}
 	r.read = true
 	switch {
+	case before.read && r.Version == 0 && floorKey(r.Group) != "":
+		s.gone(before)
 	case before.read && r.stored == 0:
 		s.noteLoss("the record of group %q (token %d) was deleted", r.Group, before.Token)
 	case before.read && (r.stored < before.stored || r.Token < before.Token):
@@ -481,6 +487,7 @@ func (s *Store) resetKnown(m *meta) {
 	s.sessions.clear()
 	s.ended.clear()
 	s.records.clear()
+	s.floors.clear()
 	clear(s.silences)
 }
 
@@ -543,8 +550,9 @@ func (p *parsed[V]) get(i Item) (V, error) {
 	return v, err
 }
 
-// nextToken returns the token after the one in the record.
-func (s *Store) nextToken(r record, epoch uint64) (fence.Token, error) {
+// nextToken returns the token after the one in the record and the floor.
+func (s *Store) nextToken(r record, floor fence.Token, epoch uint64) (fence.Token, error) {
+	r.Token = max(r.Token, floor)
 	if s.cfg.plant.Has(plant.TokenReset) && r.Holder == "" {
 		r.Token = 0
 	}

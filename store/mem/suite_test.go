@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/storetest"
 )
 
@@ -80,6 +81,8 @@ func bent() map[storetest.Promise]func(store.Store) store.Store {
 		storetest.WatchLinearizable:  func(s store.Store) store.Store { return &staleWatch{Store: s, views: map[string]store.View{}} },
 		storetest.RulesCompared:      func(s store.Store) store.Store { return ignoresRules{s.(store.Ruled)} },
 		storetest.NoGrantAgainstRule: func(s store.Store) store.Store { return ignoresRules{s.(store.Ruled)} },
+		storetest.TokensOutliveNames: func(s store.Store) store.Store { return dropsFloors{s.(*Store)} },
+		storetest.RetireCompares:     func(s store.Store) store.Store { return retiresAny{s.(*Store)} },
 		storetest.TokensSurviveStart: nil, // see below: it is the restart that breaks it
 	}
 }
@@ -126,6 +129,27 @@ func TestSuiteCanFail(t *testing.T) {
 type ignoresRules struct{ store.Ruled }
 
 func (s ignoresRules) Under(uint64) store.Store { return s.Ruled }
+
+// dropsFloors removes a record without a floor.
+type dropsFloors struct{ *Store }
+
+func (s dropsFloors) Retire(ctx context.Context, seen store.Record) error {
+	s.Driver.Do(func(now clock.Instant, e *Engine) {
+		e.Commit(now, kv.Txn{Then: []kv.Write{{Key: "record/" + seen.Group}, {Key: "grant/" + seen.Group}}})
+	})
+	return nil
+}
+
+// retiresAny removes a record in any version.
+type retiresAny struct{ *Store }
+
+func (s retiresAny) Retire(ctx context.Context, seen store.Record) error {
+	v, err := s.Read(ctx, seen.Group)
+	if err != nil {
+		return err
+	}
+	return s.Store.Retire(ctx, v.Record)
+}
 
 type dropsMetadata struct{ store.Store }
 

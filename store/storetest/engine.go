@@ -78,6 +78,8 @@ const (
 	AttributesListed   Promise = "attributes are listed by prefix, in order, in pages"
 	RulesCompared      Promise = "a grant can depend on the version of the rules"
 	NoGrantAgainstRule Promise = "nothing is granted after an acknowledged cordon"
+	TokensOutliveNames Promise = "tokens go on after the record of a name was removed"
+	RetireCompares     Promise = "a record is removed only from the version seen, and while vacant"
 	OneWinner          Promise = "a thousand contenders have one winner per version"
 	OneCloseVacatesAll Promise = "one close vacates ten thousand groups"
 	EpochRaised        Promise = "a raised epoch lifts every later token"
@@ -136,6 +138,8 @@ func promises() []promise {
 		{name: AttributesListed, check: attributesListed},
 		{name: RulesCompared, check: rulesCompared},
 		{name: NoGrantAgainstRule, check: noGrantAgainstRules},
+		{name: TokensOutliveNames, check: tokensOutliveNames},
+		{name: RetireCompares, check: retireCompares},
 		{name: OneWinner, check: oneWinner},
 		{name: EpochRaised, check: epochRaised, alone: true},
 		{name: SuspectStops, check: suspectStops, alone: true},
