@@ -165,7 +165,7 @@ func TestRoutesAndRoles(t *testing.T) {
 			t.Errorf("%s %s has no verb", route.Method, route.Path)
 		}
 		for _, group := range []string{"mine-1", "theirs"} {
-			path := strings.NewReplacer("{group}", group, "{handle}", handle{"here", "s1", "*"}.String(), "{node}", "n").Replace(route.Path)
+			path := strings.NewReplacer("{group}", group, "{set}", group, "{handle}", handle{"here", "s1", "*"}.String(), "{node}", "n").Replace(route.Path)
 			switch {
 			case path == "/watch":
 				path += "?wait=1ms&group=" + group

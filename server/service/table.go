@@ -83,6 +83,8 @@ func (s *Service) table() []Route {
 		row("PUT", "/nodes/{node}/cordon", auth.Admin, nil, reads(s, true, s.cordon), openapi.Operation{
 			Summary: "Keep a node from beginning to lead anything.", In: CordonRequest{}, InOptional: true, Out: out{200: Node{}, 409: nil}}),
 		row("DELETE", "/nodes/{node}/cordon", auth.Admin, nil, s.uncordon, openapi.Operation{Summary: "Remove a cordon.", Out: out{200: Node{}, 409: nil}}),
+		row("GET", "/shards/{set}", auth.Observe, setGroups, s.shards, openapi.Operation{
+			Summary: "Who owns the shards of a set, which should move, and the imbalance.", Out: out{200: Shards{}}}),
 		held(Route{Method: "GET", Path: "/overview", Rule: auth.Rule{Verb: auth.Observe, Groups: auth.AnyGroup}, Handle: s.answer(s.overview), Doc: openapi.Operation{
 			Summary: "All groups that the caller may observe, and their changes, in one stream; with wait, for so long.", Query: ps{wait}, Headers: lastID, Out: out{200: Overview{}}, Stream: true}}, auth.Always),
 		row("GET", "/leases", auth.Observe, auth.AnyGroup, s.leases, openapi.Operation{
