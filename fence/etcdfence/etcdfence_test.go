@@ -64,7 +64,8 @@ func (t uncomparedTxn) If(...clientv3.Cmp) clientv3.Txn { return t }
 
 func (k *contract) sink(name string, kv func(clientv3.KV) clientv3.KV, mistake func(*etcdfence.Fence, clientv3.KV, func(string) clientv3.Op) write) fencetest.Sink {
 	sink := fencetest.Sink{
-		Name: "etcd" + name,
+		Name:     "etcd" + name,
+		Patience: 2 * time.Minute,
 		Create: func(testing.TB) string {
 			return k.member().Endpoint() + "\n/" + strconv.FormatUint(rand.Uint64(), 36) + "/"
 		},

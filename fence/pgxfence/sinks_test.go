@@ -77,10 +77,11 @@ func postgres(l *lazy) fencetest.Sink {
 // maria is a sink on MariaDB.
 func maria(l *lazy) fencetest.Sink {
 	return fencetest.Sink{
-		Name:    "MariaDB",
-		Create:  func(testing.TB) string { return place(l.server().URL(), fresh()) },
-		Open:    func(where string) (fencetest.Resource, error) { return openSQL(sqlfence.MySQL, where) },
-		Restart: func(testing.TB) { l.server().Restart() },
+		Name:     "MariaDB",
+		Patience: 2 * time.Minute,
+		Create:   func(testing.TB) string { return place(l.server().URL(), fresh()) },
+		Open:     func(where string) (fencetest.Resource, error) { return openSQL(sqlfence.MySQL, where) },
+		Restart:  func(testing.TB) { l.server().Restart() },
 	}
 }
 

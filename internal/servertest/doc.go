@@ -1,5 +1,5 @@
-// Package servertest runs real servers for tests: PostgreSQL, MariaDB, Redis, ZooKeeper, Consul
-// and the API server of Kubernetes, as separate processes on loopback, which can be killed and restarted.
+// Package servertest runs real servers for tests: PostgreSQL, MariaDB, Redis, ZooKeeper, Consul,
+// a server of S3 and the API server of Kubernetes, as separate processes on loopback, which can be killed and restarted.
 //
 //	server := servertest.Postgres(t)
 //	db, err := sql.Open("pgx", server.URL())
@@ -7,7 +7,7 @@
 //	server.Start()
 //
 // It uses a server that is installed, else installs the distribution's package (as root), else
-// unpacks the package into the cache folder of the checkout. Consul and the API server are built
+// unpacks the package into the cache folder of the checkout. Consul, the server of S3 and the API server are built
 // from the modules in testdata into that folder. If all fail the test is skipped; it fails if CI is
 // set.
 //

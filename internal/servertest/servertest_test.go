@@ -10,7 +10,7 @@ import (
 // A server serves on loopback, a killed server is gone, and a restarted one has the same address.
 func TestServers(t *testing.T) {
 	for name, start := range map[string]func(testing.TB, ...Option) *Server{
-		"Postgres": Postgres, "MariaDB": MariaDB, "Redis": Redis, "Consul": Consul,
+		"Postgres": Postgres, "MariaDB": MariaDB, "S3": S3, "Redis": Redis, "Consul": Consul,
 		"ZooKeeper": func(t testing.TB, opts ...Option) *Server { return ZooKeeper(t, 1, opts...)[0].Server },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestStart(t *testing.T) {
 
 // The servers that are built from source can be built.
 func TestBuilt(t *testing.T) {
-	for name, program := range map[string]string{"kubernetes": kubeAPIServer, "consul": "."} {
+	for name, program := range map[string]string{"kubernetes": kubeAPIServer, "consul": ".", "s3": s3Server} {
 		path, err := build(name, program)
 		if err != nil {
 			unavailable(t, name, err)
