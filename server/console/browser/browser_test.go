@@ -56,3 +56,11 @@ func TestBrowser(t *testing.T) {
 	}
 	node(t, "console.test.mjs")
 }
+
+// Changes are visible soon, 10,000 groups are shown soon, and the page is light. A missed bar fails.
+func TestBars(t *testing.T) {
+	if os.Getenv("TENURE_BENCH_CONSOLE") == "" {
+		t.Skip("a benchmark: make bench-console")
+	}
+	node(t, "bars.mjs")
+}
