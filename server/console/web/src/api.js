@@ -28,6 +28,7 @@ export const hasCredential = () => credential !== ''
 
 // request sends one request. A refusal is a Problem; no answer is a TypeError or an abort.
 export async function request(method, path, { body, headers, signal: ended } = {}) {
+  const used = credential
   const resp = await fetch('../v1' + path, {
     method,
     headers: {
@@ -43,7 +44,8 @@ export async function request(method, path, { body, headers, signal: ended } = {
   })
   if (resp.ok) return resp
   const problem = new Problem(resp.status, await resp.json().catch(() => ({})))
-  if (resp.status === 401) {
+  // A late answer to a credential that was replaced says nothing about the present one.
+  if (resp.status === 401 && used === credential) {
     login.value = hasCredential() ? problem.message : ''
     me.value = null
   }

@@ -131,15 +131,19 @@ export async function run() {
   setInterval(look, 1000)
   document.addEventListener('visibilitychange', look)
   for (let pause = 250; ; ) {
+    const mine = identity
     try {
       refusal.value = ''
-      me.value = await get('/whoami')
+      const who = await get('/whoami')
+      if (mine !== identity) continue
+      me.value = who
       login.value = null
       readRules()
       await listen()
       pause = 250
       lost('The service ended the stream.')
     } catch (e) {
+      if (mine !== identity) continue
       if (link.value.state === 'live') pause = 250
       if (e.status === 403) refusal.value = e.message
       lost(e.status ? e.message : 'The service does not answer.')
@@ -153,8 +157,11 @@ export async function run() {
   }
 }
 
+let identity = 0 // moves when the caller becomes another one
+
 // forget drops what another identity has seen.
 export function forget() {
+  identity++
   groups = new Map()
   rules = new Map()
   sorted = false
@@ -171,8 +178,10 @@ let reading = null
 export function readRules() {
   clearTimeout(reading)
   reading = setTimeout(readRules, 30_000)
+  const mine = identity
   return Promise.all(observed().map((p) => pages('list-attributes', { prefix: 'group/' + p }, 'attributes', (a) => a.name)))
     .then((lists) => {
+      if (mine !== identity) return
       rules = new Map(lists.flat().map((a) => [a.name.slice(6), a.values ?? {}]))
       sorted = false
       changes.value++

@@ -171,6 +171,20 @@ test('a login: wrong, without rights, with rights, and revoked', async (t) => {
     await page.getByLabel('Bearer credential or JWT').fill(text)
     await page.getByRole('button', { name: 'Sign in' }).click()
   }
+  // A request with the wrong credential is held back. Its answer comes after a better login.
+  let release, polled
+  const held = new Promise((r) => (release = r))
+  const late = new Promise((r) => (polled = r))
+  await page.route(/history|whoami/, async (route) => {
+    if (route.request().headers().authorization === 'Bearer wrong') {
+      if (route.request().url().includes('whoami')) await late
+      else {
+        polled(route.request())
+        await held
+      }
+    }
+    await route.continue()
+  })
   await login('wrong')
   await page.getByRole('alert').getByText('credential').waitFor()
   await login(nobody.credential)
@@ -180,6 +194,12 @@ test('a login: wrong, without rights, with rights, and revoked', async (t) => {
   await k.live(page)
   await k.row(page, 'team-1').waitFor()
   await page.locator('.terms li').first().waitFor()
+  release()
+  const answer = await (await late).response()
+  assert.equal(answer.status(), 401)
+  await answer.finished()
+  await page.locator('.terms li').first().waitFor()
+  await k.live(page)
   assert.equal(await k.row(page, 'other').count(), 0, 'a group that it may not observe')
   assert.equal(await page.locator('.actions button').count(), 0, 'it may not steer')
   await page.getByRole('link', { name: 'Nodes' }).click()
