@@ -212,6 +212,10 @@ sim: ## simulate SEEDS worlds (10000): loss, delay, drift, pause, crash
 bench-pulse: ## kill a leader 100 times at a TTL of 10 s: its keeper lets the next one lead within 10 ms (p50) and 50 ms (p99)
 	@cd store/etcd && TENURE_ROUNDS=100 go test -count=1 -v -timeout 30m -run '^TestKilledLeaderReplaced$$' .
 
+.PHONY: bench-detectors
+bench-detectors: ## ways to notice a death, side by side: TTL, SWIM with three settings, hint, proof: time, mistakes, messages: ROUNDS (30) kills, FOR (2m) each disturbance: fifteen minutes, on a machine that does nothing else
+	@cd lab && TENURE_BENCH_DETECTORS=$(ROUNDS) TENURE_BENCH_FOR=$(or $(FOR),2m) go test -count=1 -v -timeout 2h -run '^TestDetectors$$' ./bench 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS' -e ' keeper: '
+
 .PHONY: bench-raft
 bench-raft: ## Raft with Heartbeats from 100 ms: leaders lost without a kill in BURN (10m), at rest and on busy cores, then ROUNDS (100) kills with and without keepers: stops at the first that loses none; an hour, on a machine that does nothing else
 	@cd raft && TENURE_BENCH_RAFT=$(if $(filter command line environment,$(origin ROUNDS)),$(ROUNDS),100) TENURE_BURN=$(or $(BURN),10m) go test -count=1 -v -timeout 5h -run '^TestHeartbeats$$' . | grep --line-buffered -v -e '^=== ' -e '--- PASS'

@@ -6,6 +6,7 @@ replace github.com/tenurehq/tenure => ../
 
 require (
 	github.com/go-zookeeper/zk v1.0.4
+	github.com/hashicorp/memberlist v0.7.0
 	github.com/jackc/pgx/v5 v5.11.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/spf13/cobra v1.10.2
@@ -22,10 +23,16 @@ require (
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
+	github.com/google/btree v1.1.3 // indirect
+	github.com/hashicorp/errwrap v1.1.0 // indirect
+	github.com/hashicorp/go-multierror v1.1.1 // indirect
+	github.com/hashicorp/go-sockaddr v1.0.7 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/miekg/dns v1.1.73 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/netresearch/go-cron v0.9.1 // indirect
+	github.com/sean-/seed v0.0.0-20170313163322-e2103e2c3529 // indirect
 	github.com/tenurehq/tenure/store/consul v0.0.0-00010101000000-000000000000 // indirect
 	github.com/tenurehq/tenure/store/kubernetes v0.0.0-00010101000000-000000000000 // indirect
 	github.com/tenurehq/tenure/store/postgres v0.0.0-00010101000000-000000000000 // indirect

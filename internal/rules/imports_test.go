@@ -125,7 +125,7 @@ var layers = []layer{
 		why: "it runs election strategies, ours and those of others, on real servers behind proxies"},
 	{path: "lab/sites", may: []string{".", "clock", "fence", "fence/pgxfence", "lease", "store", "server/...", "lab/plot", "internal/enginetest", "internal/servertest"},
 		why: "it replays an outage with real databases and an engine behind proxies"},
-	{path: "lab/...", may: []string{".", "fence/...", "clock", "lease", "store", "store/...", "raft", "internal/child", "internal/plant", "internal/servertest", "server/...", "reference/..."}, testsToo: []string{"internal/enginetest"},
+	{path: "lab/...", may: []string{".", "fence/...", "clock", "lease", "store", "store/...", "raft", "internal/child", "internal/plant", "internal/servertest", "server/...", "reference/..."}, testsToo: []string{"pulse", "internal/enginetest"},
 		why: "the lab may use everything, and nobody imports the lab"},
 }
 

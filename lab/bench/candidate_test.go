@@ -40,6 +40,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if raw := os.Getenv(detectorEnv); raw != "" {
+		if err := memberMain(raw); err != nil {
+			fmt.Fprintln(os.Stderr, "member:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if raw := os.Getenv(helperEnv); raw != "" {
 		if err := helperMain(raw); err != nil {
 			fmt.Fprintln(os.Stderr, "aide:", err)
