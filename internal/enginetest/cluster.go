@@ -23,7 +23,10 @@ type Engine struct {
 // Option changes how members are started.
 type Option func(*options)
 
-type options struct{ args []string }
+type options struct {
+	args      []string
+	peerDelay time.Duration
+}
 
 // FastTicks makes the engine elect its own leader within half a second (heartbeat 20 ms,
 // election timeout 200 ms). This also lowers the shortest TTL from 2 s to 1 s.
@@ -34,6 +37,11 @@ func FastTicks() Option {
 // Args adds flags of the program server/cmd/engine.
 func Args(args ...string) Option {
 	return func(o *options) { o.args = append(o.args, args...) }
+}
+
+// PeerDelay delays what members send to each other, in each direction: members in regions.
+func PeerDelay(by time.Duration) Option {
+	return func(o *options) { o.peerDelay = by }
 }
 
 // readyWithin is long, since a machine that runs all tests at once is slow.
@@ -76,7 +84,14 @@ func cluster(t testing.TB, program string, n int, o options) (*Engine, error) {
 			client: ports[2*i], peer: ports[2*i+1],
 		}
 		m.dataDir = filepath.Join(dir, m.name)
-		all = append(all, m.name+"=http://"+m.peer)
+		peer := m.peer
+		if o.peerDelay > 0 {
+			p := NewProxy(t, m.peer)
+			p.Delay(Up, o.peerDelay)
+			p.Delay(Down, o.peerDelay)
+			peer = p.Addr()
+		}
+		all = append(all, m.name+"=http://"+peer)
 		e.Members = append(e.Members, m)
 	}
 	for _, m := range e.Members {

@@ -123,6 +123,8 @@ var layers = []layer{
 		why: "the reference fleet is what a user could write, and knows nothing of the lab"},
 	{path: "lab/strategies", may: []string{".", "clock", "fence", "lease", "raft", "store", "server/...", "reference/...", "lab/measure", "lab/plot", "internal/child", "internal/enginetest", "internal/servertest"},
 		why: "it runs election strategies, ours and those of others, on real servers behind proxies"},
+	{path: "lab/prevote", may: []string{"internal/child", "internal/enginetest", "internal/servertest"},
+		why: "it measures hashicorp/raft behind proxies, and nothing of ours"},
 	{path: "lab/sites", may: []string{".", "clock", "fence", "fence/pgxfence", "lease", "store", "server/...", "lab/plot", "internal/enginetest", "internal/servertest"},
 		why: "it replays an outage with real databases and an engine behind proxies"},
 	{path: "lab/...", may: []string{".", "fence/...", "clock", "lease", "store", "store/...", "raft", "internal/child", "internal/plant", "internal/servertest", "server/...", "reference/..."}, testsToo: []string{"pulse", "internal/enginetest"},
@@ -138,7 +140,7 @@ var reserved = []struct {
 }{
 	{
 		imports: []string{"testing", "net/http/httptest", module + "/tenuretest", module + "/electortest", module + "/store/storetest", module + "/store/kv/kvtest", module + "/fence/fencetest", module + "/internal/servertest"},
-		by:      []string{"sim/...", "tenuretest", "electortest", "store/storetest", "store/kv/kvtest", "fence/fencetest", "internal/enginetest", "internal/servertest", "lab", "lab/sites", "lab/strategies", "examples/..."},
+		by:      []string{"sim/...", "tenuretest", "electortest", "store/storetest", "store/kv/kvtest", "fence/fencetest", "internal/enginetest", "internal/servertest", "lab", "lab/prevote", "lab/sites", "lab/strategies", "examples/..."},
 		why:     "testing registers flags and its helpers end the process: not in a user's program",
 	},
 	{

@@ -124,8 +124,8 @@ type fleet struct {
 	mark    fence.Mark
 	// Writes of a leader after a newer one has begun.
 	accepted, refused int
-	// onWrite, if set, sees every accepted write.
-	onWrite func(p *proc, stale bool)
+	// campaigned is when the candidates were told to campaign.
+	campaigned clock.Instant
 }
 
 // options change a fleet.
@@ -216,6 +216,7 @@ func (a *arena) startOnce(ctx context.Context, o options) (f *fleet, err error) 
 		f.stop()
 		return nil, err
 	}
+	f.campaigned = now()
 	for i, p := range f.procs {
 		f.send(p, message{Op: opGo})
 		// A flag may be set by two at once: one has a start.
@@ -318,9 +319,6 @@ func (f *fleet) take(p *proc, x message) (ok, answer bool) {
 			f.accepted++
 		}
 		p.term.writes++
-		if f.onWrite != nil {
-			f.onWrite(p, stale)
-		}
 		return true, true
 	}
 	return false, false

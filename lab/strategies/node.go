@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
@@ -21,7 +22,9 @@ type message struct {
 	OK     bool   `json:",omitempty"`
 	Beats  int64  `json:",omitempty"`
 	Others int64  `json:",omitempty"`
-	Text   string `json:",omitempty"`
+	// Renewed is how long the latest keep-alive took.
+	Renewed time.Duration `json:",omitempty"`
+	Text    string        `json:",omitempty"`
 }
 
 // The operations of messages. A candidate waits for an answer to opBegin and opWrite.
@@ -35,6 +38,7 @@ const (
 	opGo     = "go"    // campaign
 	opCount  = "count" // answer with opCounts
 	opElect  = "elect" // begin an election
+	opResign = "resign"
 	opAnswer = "answer"
 )
 
@@ -43,6 +47,7 @@ type member struct {
 	Config
 	sent    sent
 	answers chan message
+	resign  atomic.Bool
 
 	mu  sync.Mutex
 	out *json.Encoder
@@ -80,7 +85,9 @@ func RunCandidate(in io.Reader, out io.Writer) error {
 			case opGo:
 				close(proceed)
 			case opCount:
-				m.tell(message{Op: opCounts, Beats: m.sent.beats.Load(), Others: m.sent.others.Load()})
+				m.tell(message{Op: opCounts, Beats: m.sent.beats.Load(), Others: m.sent.others.Load(), Renewed: time.Duration(m.sent.renewed.Load())})
+			case opResign:
+				m.resign.Store(true)
 			case opElect:
 				if e, ok := elector.(interface{ Elect() }); ok {
 					e.Elect()
@@ -134,8 +141,9 @@ func (m *member) lead(ctx context.Context, t Term) {
 	over := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() { m.watchBelief(t, over) })
+	m.resign.Store(false)
 	ok := m.ask(ctx, begin)
-	for ok && ctx.Err() == nil && t.Believes() {
+	for ok && ctx.Err() == nil && t.Believes() && !m.resign.Load() {
 		pause(ctx, m.Step)
 		ok = m.ask(ctx, message{Op: opWrite, Token: t.Token})
 	}

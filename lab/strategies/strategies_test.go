@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lease"
 )
 
 // candidateArg makes the test binary a candidate.
@@ -244,5 +245,37 @@ func TestStale(t *testing.T) {
 	a.token, b.token = 0, 0
 	if !f.stale(a) || f.stale(b) {
 		t.Error("without tokens the order of arrival does not decide")
+	}
+}
+
+// Tenure on etcd in three regions: another leads after a crash and after a handover, a keep-alive
+// takes at least the round trip between two regions, and a bar that is missed is noticed.
+func TestRegions(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Regions{
+		Delays: []time.Duration{50 * time.Millisecond}, Timing: lease.Timing{TTL: 4 * time.Second}.Resolve(), Rounds: 1, Idle: time.Millisecond,
+		Command: []string{self, candidateArg}, Say: func(string) {},
+	}
+	all, err := r.Run(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := all[0]
+	if len(x.Elections) != 1 || len(x.Failovers) != 1 || len(x.Resigns) != 1 || x.Renewals.At(0) < r.Delays[0] {
+		t.Errorf("%+v", x)
+	}
+	x.Failovers[0], x.Resigns[0], x.False = r.Timing.TTL, time.Millisecond, 0
+	if s := r.Summarize([]Region{x}); !s.Passed() {
+		t.Errorf("%+v", s.Thresholds)
+	}
+	x.Failovers[0], x.Resigns[0], x.False = r.Timing.TTL+3*time.Second, time.Second, 1
+	for _, b := range r.Summarize([]Region{x}).Thresholds {
+		if b.OK {
+			t.Errorf("it cannot be missed: %+v", b)
+		}
 	}
 }

@@ -55,7 +55,10 @@ type Config struct {
 func (c Config) beat() time.Duration { return c.TTL / 4 }
 
 // sent counts messages: beats keep a leadership, others try to change it.
-type sent struct{ beats, others atomic.Int64 }
+type sent struct {
+	beats, others atomic.Int64
+	renewed       atomic.Int64 // how long the latest keep-alive of Tenure took
+}
 
 // strategy is one row of the table of strategies.
 type strategy struct {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
@@ -56,7 +57,7 @@ func openTenure(ctx context.Context, c Config, n *sent) (Elector, error) {
 			n.others.Add(1)
 		}
 	})
-	node, err := lease.New(counted, lease.Config{
+	node, err := lease.New(timed{counted, n}, lease.Config{
 		Candidate: candidate(c), Scope: store.Scope{c.Group}, Timing: lease.Timing{TTL: c.TTL, Beat: c.Beat, Misses: c.Misses}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -64,6 +65,21 @@ func openTenure(ctx context.Context, c Config, n *sent) (Elector, error) {
 	}
 	e, err := node.Elector(c.Group)
 	return product{e, node.Close}, err
+}
+
+// timed measures keep-alives.
+type timed struct {
+	store.Store
+	n *sent
+}
+
+func (t timed) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
+	asked := time.Now()
+	b, err := t.Store.KeepAlive(ctx, id, groups...)
+	if err == nil {
+		t.n.renewed.Store(int64(time.Since(asked)))
+	}
+	return b, err
 }
 
 // counting counts the writes to a connection. Raft's heartbeats cannot be told from the rest.

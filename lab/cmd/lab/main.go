@@ -7,6 +7,8 @@
 //	lab storm   inject faults of every kind at random, for a set time
 //	lab strategies  compare election strategies under the same faults
 //	lab sites   replay an outage in which two sites accept writes
+//	lab regions measure Tenure on etcd across three regions
+//	lab prevote count how often a Raft node that comes back disrupts the leader
 //	lab report  print the results of experiments, or write docs/findings.md
 //	lab check   check the histories of experiments and of lab load
 //	lab jobs    fill a ledger's database with jobs
@@ -60,7 +62,7 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 		RunE:          cli.MissingCommand,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newUp(), newDemo(), newLoad(), newRun(), newStorm(), newCheck(), newReport(), newJobs(), newBare(), newStrategies(), newCandidate(), newSites())
+	root.AddCommand(newUp(), newDemo(), newLoad(), newRun(), newStorm(), newCheck(), newReport(), newJobs(), newBare(), newStrategies(), newCandidate(), newSites(), newRegions(), newPreVote())
 	for _, c := range root.Commands() {
 		run := c.RunE
 		c.RunE = func(cmd *cobra.Command, args []string) error {

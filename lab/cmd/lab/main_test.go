@@ -55,6 +55,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"fly"}, "fly"},
 		{[]string{"load"}, "no node to call"},
 		{[]string{"sites", "--fence", "maybe"}, `"maybe"`},
+		{[]string{"prevote", "--rounds", "0"}, "at least 1"},
+		{[]string{"regions", "--beat", "20s"}, "Beat"},
 		{[]string{"sites", "--cut", "1s"}, "at least 2s"},
 		{[]string{"strategies", "--only", "paxos"}, `no strategy "paxos"`},
 		{[]string{"strategies", "--only", "bully", "--fault", "member"}, "bully cannot have the fault"},

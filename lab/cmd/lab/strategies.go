@@ -11,8 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurehq/tenure/lab/prevote"
 	"github.com/tenurehq/tenure/lab/sites"
 	"github.com/tenurehq/tenure/lab/strategies"
+	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 )
 
@@ -172,6 +174,108 @@ Exit code 99: without the fence no write was lost, or with it one was.`,
 	f.DurationVar(&r.Cut, "cut", cut, "how long the sites are cut off from each other")
 	f.StringSliceVar(&fences, "fence", []string{"off", "on"}, "off, on, or both")
 	f.StringVar(&figures, "figures", "", "folder for the timelines")
+	out.flag(f)
+	return cmd
+}
+
+func newRegions() *cobra.Command {
+	r := strategies.Regions{Timing: lease.WAN()}
+	var out output
+	cmd := &cobra.Command{
+		Use:   "regions",
+		Short: "Measure Tenure on etcd across three regions",
+		Long: `Run one candidate and one member of etcd in each of three regions, with delays between the
+regions, and measure elections, keep-alives, handovers and failovers after a crash. A delay
+of 0 is a leader for each region: its candidates and its engine are in that region. Then
+leave the fleet alone and count changes of leader, of which there must be none.
+
+Exit code 99: up to +50 ms, a failover took longer than the TTL and 2 s, the p95 of the
+handovers was above 400 ms, or the leader changed by itself.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.validate(); err != nil {
+				return err
+			}
+			r.Timing = r.Timing.Resolve()
+			if err := r.Timing.Validate(); err != nil {
+				return cli.Exit(exitUsage, err)
+			}
+			if r.Rounds < 1 || len(r.Delays) == 0 {
+				return cli.Usage("set --rounds and --delay to at least one")
+			}
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			r.Command = []string{self, candidateCommand}
+			r.Say = func(what string) { cli.Say(cmd, "%s", what) }
+			all, err := r.Run(cmd.Context())
+			if err != nil {
+				return err
+			}
+			summary := r.Summarize(all)
+			if err := out.write(cmd.OutOrStdout(), summary, summary.Print); err != nil {
+				return err
+			}
+			if !summary.Passed() {
+				return cli.Exit(exitThreshold, errors.New("a bar was not met"))
+			}
+			return nil
+		},
+	}
+	const rounds = 10
+	f := cmd.Flags()
+	f.DurationSliceVar(&r.Delays, "delay", []time.Duration{0, 50 * time.Millisecond, 150 * time.Millisecond}, "round trips that are added between two regions")
+	f.IntVar(&r.Rounds, "rounds", rounds, "rounds of each delay")
+	f.DurationVar(&r.Idle, "idle", 10*time.Minute, "how long the fleet is left alone")
+	f.DurationVar(&r.Timing.TTL, "ttl", r.Timing.TTL, "TTL; the default is that of lease.WAN")
+	f.DurationVar(&r.Timing.Beat, "beat", r.Timing.Beat, "time between keep-alives; the default is that of lease.WAN")
+	out.flag(f)
+	return cmd
+}
+
+func newPreVote() *cobra.Command {
+	var r prevote.Run
+	var out output
+	cmd := &cobra.Command{
+		Use:   "prevote",
+		Short: "Count how often a Raft node that comes back disrupts the leader, with and without pre-vote",
+		Long: `Run three nodes of hashicorp/raft, cut a follower off until it wants to be elected, and let
+it come back: with pre-vote, and without.
+
+Exit code 99: a leader was disrupted with pre-vote, or none was without.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.validate(); err != nil {
+				return err
+			}
+			const shortest = 50 * time.Millisecond
+			if r.Rounds < 1 || r.Heartbeat < shortest {
+				return cli.Usage("--rounds must be at least 1, and --heartbeat at least %v", shortest)
+			}
+			var results []prevote.Result
+			for _, on := range []bool{true, false} {
+				r.PreVote = on
+				result, err := r.Do(cmd.Context())
+				if err != nil {
+					return err
+				}
+				results = append(results, result)
+			}
+			if err := out.write(cmd.OutOrStdout(), results, func(w io.Writer) error { _, err := fmt.Fprint(w, results[0], results[1]); return err }); err != nil {
+				return err
+			}
+			if results[0].Disruptions > 0 || results[1].Disruptions == 0 {
+				return cli.Exit(exitThreshold, errors.New("wanted no disruption with pre-vote, and some without"))
+			}
+			return nil
+		},
+	}
+	const rounds, seed = 20, 21
+	f := cmd.Flags()
+	f.IntVar(&r.Rounds, "rounds", rounds, "how often a node comes back")
+	f.DurationVar(&r.Heartbeat, "heartbeat", time.Second, "election timeout of the nodes")
+	f.Uint64Var(&r.Seed, "seed", seed, "seed of which follower is cut off")
 	out.flag(f)
 	return cmd
 }
