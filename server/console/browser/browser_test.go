@@ -13,9 +13,9 @@ import (
 	"github.com/tenurehq/tenure/internal/servertest"
 )
 
-// node runs a file of tests in Node, with a browser and the tenure program. It returns the folder
-// with the screenshots.
-func node(t *testing.T, file string, env ...string) string {
+// node runs a file of tests in Node, with a browser and the tenure program. Screenshots are kept
+// in the cache.
+func node(t *testing.T, file string) {
 	t.Helper()
 	b := servertest.FindBrowser(t, "../web")
 	top, err := filepath.Abs("../../..")
@@ -35,7 +35,6 @@ func node(t *testing.T, file string, env ...string) string {
 	cmd := exec.CommandContext(ctx, b.Node, "--test", "--test-reporter=spec", filepath.Join("..", "web", "test", file))
 	cmd.Env = append(os.Environ(), b.Env...)
 	cmd.Env = append(cmd.Env, "TENURE_BIN="+filepath.Join(bin, "tenure"), "CHROMIUM="+b.Chromium, "CONSOLE_MODULES="+b.Modules, "SCREENSHOTS="+shots)
-	cmd.Env = append(cmd.Env, env...)
 	// Interrupted tests end their services and the browser; so do killed ones, whose standard
 	// input ends.
 	cmd.Cancel = func() error { return child.Interrupt(cmd.Process) }
@@ -45,7 +44,6 @@ func node(t *testing.T, file string, env ...string) string {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Logf("%s", out)
-	return shots
 }
 
 // The page does what docs/console.md says, in a real browser on a real service. web/test has the
