@@ -209,8 +209,13 @@ sim: ## simulate SEEDS worlds (10000): loss, delay, drift, pause, crash
 	@go run ./sim/cmd/sim -seeds $(SEEDS)
 
 .PHONY: bench-pulse
-bench-pulse: ## kill a leader 100 times at a TTL of 10 s: its keeper lets the next one lead within 10 ms (p50) and 50 ms (p99)
-	@cd store/etcd && TENURE_ROUNDS=100 go test -count=1 -v -timeout 30m -run '^TestKilledLeaderReplaced$$' .
+bench-pulse: ## kill -9 of leaders with a keeper: 100 rounds on etcd beside its own election, three members, 10,000 groups, every other engine, and a keeper at rest: fifteen minutes, on a machine that does nothing else
+	@cd server && TENURE_BENCH_PULSE=100 go test -count=1 -timeout 60m -run '^TestPulseBench$$' ./engines -v 2>&1 | grep --line-buffered -e 'at most' -e 'at least' -e FAIL -e '^ok'
+	@TENURE_BENCH_PULSE=1 go test -count=1 -timeout 60m -run '^TestAtRest$$' ./pulse -v 2>&1 | grep --line-buffered -e 'at most' -e FAIL -e '^ok'
+
+.PHONY: test-pulse-long
+test-pulse-long: ## an hour: 10,000 (TRIALS) hostile trials of processes that look dead and live, at a TTL of 3 s: no session ends as died
+	@TENURE_TRIALS=$(or $(TRIALS),10000) go test -count=1 -timeout 5h -run '^TestTrials$$' ./pulse -v 2>&1 | grep --line-buffered -e 'trials of' -e FAIL -e SKIP -e '^ok'
 
 .PHONY: bench-detectors
 bench-detectors: ## ways to notice a death, side by side: TTL, SWIM with three settings, hint, proof: time, mistakes, messages: ROUNDS (30) kills, FOR (2m) each disturbance: fifteen minutes, on a machine that does nothing else

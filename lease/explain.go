@@ -65,6 +65,12 @@ type Explanation struct {
 	// costs another step.
 	WorstFailover time.Duration
 
+	// FailoverProved is Failover if a keeper (package pulse) proves the death: the keeper
+	// ends the session, the watch informs the first in line, and its acquire is answered,
+	// each in a RoundTrip. The kernel's report and the scheduling of three processes come
+	// on top. If the host dies too, or the keeper is gone, Failover applies.
+	FailoverProved time.Duration
+
 	// CheckOverlap is how long two processes can both pass Term.Check for one group
 	// while their clock rates differ by at most Drift: 0.
 	CheckOverlap time.Duration
@@ -97,6 +103,7 @@ func (t Timing) Explain(a Assume) Explanation {
 		DetectionMost:  t.TTL + a.RoundTrip,
 		Failover:       time.Duration(float64(t.TTL)*(1+t.Drift)) + 3*a.RoundTrip,
 		CallsPerSecond: 1 / t.Beat.Seconds(),
+		FailoverProved: 3 * a.RoundTrip,
 	}
 	e.WorstFailover = e.Failover + max(t.Step, t.TTL/16) + t.CallTimeout + t.BackoffMin + t.BackoffMax
 	e.DriftCovered = 1 - e.Trust.Seconds()/t.TTL.Seconds()
@@ -151,6 +158,11 @@ func (e Explanation) String() string {
 	line("crash to vacancy", fmt.Sprintf("%v to %v", tidy(e.DetectionLeast), tidy(e.DetectionMost)), "plus what the engine adds")
 	line("crash to next leader", tidy(e.Failover).String(), "at most, when calls are answered and the first in line acts")
 	line("", tidy(e.WorstFailover).String(), "at most, when one candidate does not act and one call hangs")
+	proved := "milliseconds"
+	if e.FailoverProved > 0 {
+		proved = "about " + tidy(e.FailoverProved).String()
+	}
+	line("", proved, "when a keeper proves that the process died; not if its host died")
 	line("two pass Check", "never", fmt.Sprintf("while clocks drift by %s at most", percent(t.Drift)))
 	line("", tidy(e.CheckOverlapBeyond).String(), fmt.Sprintf("at %s, where the margin (good to %s) no longer covers it", percent(e.DriftCovered+0.01), percent(e.DriftCovered)))
 	if e.ContextOverlap > 0 {

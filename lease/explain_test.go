@@ -23,6 +23,7 @@ false failovers            0.57 a month     by the pauses that were given
 crash to vacancy           6s to 8.01s      plus what the engine adds
 crash to next leader       8.19s            at most, when calls are answered and the first in line acts
                            12.74s           at most, when one candidate does not act and one call hangs
+                           about 30ms       when a keeper proves that the process died; not if its host died
 two pass Check             never            while clocks drift by 2 % at most
                            84.656ms         at 5.5 %, where the margin (good to 4.5 %) no longer covers it
 two act without Check      6s               the longest pause; a sink refuses the stale one
@@ -42,6 +43,7 @@ pause always survived      1.615s           with a beat every 750ms, 0s round tr
 crash to vacancy           2.25s to 3s      plus what the engine adds
 crash to next leader       3.06s            at most, when calls are answered and the first in line acts
                            4.798s           at most, when one candidate does not act and one call hangs
+                           milliseconds     when a keeper proves that the process died; not if its host died
 two pass Check             never            while clocks drift by 2 % at most
                            31.746ms         at 5.5 %, where the margin (good to 4.5 %) no longer covers it
 two act without Check      a pause          as long as the longest; a sink refuses the stale one

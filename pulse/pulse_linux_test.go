@@ -14,7 +14,9 @@ import (
 	"net/rpc"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -304,6 +306,13 @@ func keeperProcess(socket, address string) error {
 	if err != nil {
 		return err
 	}
+	free := make(chan os.Signal, 1)
+	signal.Notify(free, syscall.SIGUSR1)
+	go func() {
+		for range free {
+			debug.FreeOSMemory()
+		}
+	}()
 	fmt.Println("ready")
 	return NewKeeper(storeClient{c: c}, slog.New(slog.DiscardHandler)).Serve(context.Background(), l)
 }
@@ -461,6 +470,21 @@ var living = map[string]struct {
 		b.t.Cleanup(func() { kill(b.t, pid, syscall.SIGCONT) })
 		return s.ID
 	}},
+	"frozen": {plant.DeathFromSilence, func(b *bench) store.SessionID {
+		s, instance := b.open("node-1")
+		freeze(b.t, b.must("stay", s, instance))
+		return s.ID
+	}},
+	"address refuses, as after a move or behind a firewall": {plant.None, func(b *bench) store.SessionID {
+		return b.hinted(func(net.Listener) {})
+	}},
+	"port used by another process": {plant.None, func(b *bench) store.SessionID {
+		return b.hinted(func(l net.Listener) {
+			if next, err := net.Listen("tcp", l.Addr().String()); err == nil { // or yet another was faster
+				b.t.Cleanup(func() { _ = next.Close() })
+			}
+		})
+	}},
 	"connection closed": {plant.DeathFromFIN, func(b *bench) store.SessionID {
 		s, instance := b.open("node-1")
 		b.must("drop", s, instance)
@@ -585,6 +609,58 @@ var living = map[string]struct {
 		}
 		return s.ID
 	}},
+}
+
+// hinted registers a fenced session with an address that Hints watch. It breaks the connection,
+// and the address does not belong to the process any more: that is no death.
+func (b *bench) hinted(then func(l net.Listener)) store.SessionID {
+	b.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	instance := rand.Text()
+	s, err := b.store.Open(b.t.Context(), tenure.Candidate{ID: "node-1", Address: l.Addr().String()}, b.ttl, store.OpenOptions{Scope: store.Scope{"g"}, Instance: instance, Fenced: true})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.must("stay", s, instance)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); NewHints(b.store, slog.New(slog.DiscardHandler)).Run(ctx, s.Scope) }()
+	b.t.Cleanup(func() { cancel(); <-done })
+	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
+	conn, err := l.Accept()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	_ = l.Close()
+	then(l)
+	_ = conn.Close()
+	return s.ID
+}
+
+// freeze puts a process into a frozen cgroup until the test ends. Only root can do that.
+func freeze(t *testing.T, pid int) {
+	t.Helper()
+	dir, file, frozen, thawed := "/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"
+	if _, err := os.Stat(dir); err != nil {
+		dir, file, frozen, thawed = "/sys/fs/cgroup", "cgroup.freeze", "1", "0"
+	}
+	own, err := os.MkdirTemp(dir, "tenure-test-")
+	if err != nil {
+		t.Skip(err)
+	}
+	write := func(path, text string) error { return os.WriteFile(path, []byte(text), 0) }
+	if err := errors.Join(write(filepath.Join(own, "cgroup.procs"), strconv.Itoa(pid)), write(filepath.Join(own, file), frozen)); err != nil {
+		_ = os.Remove(own)
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(write(filepath.Join(own, file), thawed), write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)), os.Remove(own)); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // reuse starts a process with an id that another one had. Only root can ask the kernel for that.

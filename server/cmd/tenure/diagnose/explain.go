@@ -43,6 +43,7 @@ type explanation struct {
 	PauseToleratedMS float64          `json:"pause_tolerated_ms"`
 	FailoverMS       float64          `json:"failover_ms"`
 	WorstFailoverMS  float64          `json:"worst_failover_ms"`
+	FailoverProvedMS float64          `json:"failover_proved_ms,omitempty"` // with a keeper
 	Verdict          advise.Level     `json:"verdict"`
 	Findings         []advise.Finding `json:"findings"`
 }
@@ -53,8 +54,8 @@ func newExplain(env cli.Env) *cobra.Command {
 		Use:   "explain",
 		Short: "Explain timings: what they mean, which rule they break, what to change.",
 		Long: `Explain timings: how long a leader trusts its lease, which pauses it survives, how long a
-crash leaves a group without a leader, which rule they break, and what to change. Fields
-that are not given get their defaults. The command contacts no engine.
+crash leaves a group without a leader, with and without a keeper, which rule they break, and
+what to change. Fields that are not given get their defaults. The command contacts no engine.
 
 With --backend=raft use --heartbeat instead of --ttl. Exit code 1: a rule is broken.`,
 		Example: `  tenure explain --ttl=8s --beat=2s --misses=3 --rto=30s --pause=500ms`,
@@ -182,6 +183,7 @@ func (x *explainer) run(cmd *cobra.Command) error {
 		m.TTLMS, m.BeatMS, m.Misses, m.Findings = ms(e.Timing.TTL), ms(e.Timing.Beat), e.Timing.Misses, found
 		late := x.goals.Engine.Late(e.Timing.TTL)
 		m.TrustMS, m.PauseToleratedMS, m.FailoverMS, m.WorstFailoverMS = ms(e.Trust), ms(e.PauseTolerated), ms(e.Failover+late), ms(e.WorstFailover+late)
+		m.FailoverProvedMS = ms(e.FailoverProved)
 		text = advise.Timeline(e, x.goals) + "\n" + e.String()
 	}
 	m.Verdict = advise.Worst(m.Findings)
