@@ -229,6 +229,11 @@ bench-raft: ## Raft with Heartbeats from 100 ms: leaders lost without a kill in 
 bench-shards: ## 10,000 shards over ten processes on one etcd: shares, a kill with and without proof of death, a join, a rolling restart: ten minutes, on a machine that does nothing else
 	@cd store/etcd && TENURE_BENCH_SHARDS=1 go test -count=1 -v -timeout 60m -run '^TestShards$$' . 2>&1 | grep --line-buffered -v -e '^=== '
 
+.PHONY: bench-lock
+bench-lock: ## a million names in turn in memory, 50,000 on etcd (NAMES, ETCD_NAMES): tokens increase, and the store stays small: twenty minutes
+	@TENURE_LOCK_NAMES=$(or $(NAMES),1000000) go test -count=1 -v -timeout 60m -run '^TestNamesInTurn$$' ./lock 2>&1 | grep -v -e '^=== '
+	@cd store/etcd && TENURE_LOCK_NAMES=$(or $(ETCD_NAMES),50000) go test -count=1 -v -timeout 60m -run '^TestNamesInTurn$$' . 2>&1 | grep -v -e '^=== '
+
 .PHONY: sim-planted
 sim-planted: ## plant every bug and require that the simulator catches it
 	@go run -tags planted ./sim/cmd/sim -planted -seeds 2000

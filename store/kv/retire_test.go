@@ -134,7 +134,7 @@ func TestNamesLeaveFloorsOnly(t *testing.T) {
 				last = cycle(t, s, id, last.Token)
 			}
 			must(t, s.Retire(t.Context(), last))
-			for i := range 1000 {
+			for i := range 300 {
 				group := fmt.Sprintf("set--%d", i)
 				held, err := s.Acquire(t.Context(), id, store.Record{Group: group})
 				must(t, err)
