@@ -49,9 +49,6 @@ func node(t *testing.T, file string) {
 // The page does what docs/console.md says, in a real browser on a real service. web/test has the
 // claims.
 func TestBrowser(t *testing.T) {
-	if os.Getenv("TENURE_CONSOLE") == "" {
-		t.Skip("in a browser: make test-console")
-	}
 	node(t, "console.test.mjs")
 }
 
