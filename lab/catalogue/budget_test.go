@@ -42,3 +42,17 @@ func TestJudgeBudget(t *testing.T) {
 		}
 	}
 }
+
+// The bar of experiment 16 is met if the worker refused the old leader's order, and missed if it
+// did not.
+func TestJudgeFrozenOrder(t *testing.T) {
+	t.Parallel()
+	const bar = "etcd-freeze: the worker refused the old leader's order"
+	for _, seen := range []string{"refused", ""} {
+		e := frozenOrder()
+		o := trial.Outcome{Trial: e.Trials(experiment.Quick)[0], Rounds: []trial.Round{{Seen: seen}}}
+		if got := slices.Contains(missed(e.Summarize([]trial.Outcome{o}).Thresholds), bar); got != (seen == "") {
+			t.Errorf("seen %q: missed %v", seen, got)
+		}
+	}
+}

@@ -20,7 +20,7 @@ import (
 
 // All returns the experiments, in order.
 func All() []experiment.Experiment {
-	return []experiment.Experiment{failover.Kill(), failover.Sweep(), cut(), twoBelieve(), pauseBetween(), fencingOff(), churn.Experiment(), handover(), quorum(), member(), ledgerKilled(), clocks(), disk(), flap(), storm.Experiment(), budget()}
+	return []experiment.Experiment{failover.Kill(), failover.Sweep(), cut(), twoBelieve(), pauseBetween(), fencingOff(), churn.Experiment(), handover(), quorum(), member(), ledgerKilled(), clocks(), disk(), flap(), storm.Experiment(), budget(), frozenOrder()}
 }
 
 // Quickly returns the experiments of the quick set. The others take long, 3b is contained

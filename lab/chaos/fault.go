@@ -101,6 +101,8 @@ type Spec struct {
 	PPM    int64         `json:"ppm,omitempty"`
 	// Between stops the leader between a check and its write.
 	Between bool `json:"between,omitempty"`
+	// Sending stops the leader before it sends an order to a worker.
+	Sending bool `json:"sending,omitempty"`
 	// Seed decides the times of a flap. With Follow each cut hits whoever leads when it
 	// begins; without it all cuts hit the same node.
 	Seed   uint64 `json:"seed,omitempty"`

@@ -22,11 +22,14 @@ import (
 // were seen to be stopped. Only the leader can be stopped between a check and a write.
 func stopProcesses(f *Fleet, s Spec, targets []inspect.Target) (*procedure, error) {
 	leader, at, where := s.Kind == PauseLeader, "", ""
-	if s.Between {
-		if !leader {
-			return nil, fmt.Errorf("%w: only the leader can be stopped between a check and a write", inspect.ErrCannot)
-		}
+	if (s.Between || s.Sending) && !leader {
+		return nil, fmt.Errorf("%w: only the leader can be stopped between a check and a write", inspect.ErrCannot)
+	}
+	switch {
+	case s.Between:
 		at, where = api.MomentWrite, " between a check and a write"
+	case s.Sending:
+		at, where = api.MomentSend, " before it sent an order"
 	}
 	var stops stops
 	var before inspect.Metrics

@@ -56,7 +56,7 @@ func (h *Hooks) stopAt(at string) {
 // postPause arms the pause at the moment at=, by default between a check and a write.
 func (h *Hooks) postPause(w http.ResponseWriter, r *http.Request) {
 	at := r.URL.Query().Get("at")
-	moments := []string{api.MomentWrite, api.MomentGranted, api.MomentSealed, api.MomentResigning}
+	moments := []string{api.MomentWrite, api.MomentSend, api.MomentGranted, api.MomentSealed, api.MomentResigning}
 	if at == "" {
 		at = api.MomentWrite
 	} else if !slices.Contains(moments, at) {

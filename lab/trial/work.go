@@ -156,6 +156,24 @@ func (s *Run) WatchWorkers(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
+// Refusals returns how many orders the workers have refused because of their token.
+func (s *Run) Refusals(ctx context.Context) (n uint64, err error) {
+	for _, w := range s.File.Workers {
+		st, e := s.workerStatus(ctx, w.URL)
+		n, err = n+st.Refused, errors.Join(err, e)
+	}
+	return n, err
+}
+
+// WorkerTokens returns the highest token that each worker has seen.
+func (s *Run) WorkerTokens(ctx context.Context) (tokens []fence.Token, err error) {
+	for _, w := range s.File.Workers {
+		st, e := s.workerStatus(ctx, w.URL)
+		tokens, err = append(tokens, st.Token), errors.Join(err, e)
+	}
+	return tokens, err
+}
+
 func (s *Run) workerStatus(ctx context.Context, url string) (st worker.Status, err error) {
 	err = s.Chaos.Call(ctx, 500*time.Millisecond, http.MethodGet, url+"/status", nil, nil, &st)
 	return st, err

@@ -5,6 +5,7 @@ const (
 	MomentGranted   = "granted"   // the term has begun; nothing is sealed yet
 	MomentSealed    = "sealed"    // the ledger is sealed; the work begins
 	MomentWrite     = "write"     // between the check of the term and a write
+	MomentSend      = "send"      // an order is about to be sent to a worker
 	MomentResigning = "resigning" // the work has stopped; the group is not released yet
 )
 

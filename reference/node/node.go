@@ -300,7 +300,7 @@ func (n *Node) electing(t *begun) time.Duration {
 func (n *Node) newScheduler() (*scheduler.Scheduler, error) {
 	s, err := scheduler.New(scheduler.Config{
 		Ledger: n.Ledger, Resource: n.Config.Group, Tick: n.Config.Tick, Grace: n.Config.MisfireGrace, Workers: n.Config.Workers, Clock: n.clock,
-		Log: n.Config.Log, Metrics: n.metrics.Scheduler(),
+		Sending: func() { n.reached(api.MomentSend) }, Log: n.Config.Log, Metrics: n.metrics.Scheduler(),
 	})
 	if err != nil {
 		return nil, config.Errorf("scheduler", "%v", err)

@@ -53,6 +53,10 @@ type Config struct {
 	// gets it. Default 30s.
 	Patience time.Duration
 
+	// Sending, if set, is called before firings are sent to a worker, where a pause of the process
+	// makes an order late.
+	Sending func()
+
 	// Clock measures the time since the ledger's last answer. Default the system's.
 	Clock clock.Clock
 	// Log, by default slog.Default.

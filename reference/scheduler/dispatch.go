@@ -174,6 +174,8 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 		under := sending
 		if batch == nil {
 			under = ctx // nothing would have to be recorded
+		} else if d.cfg.Sending != nil {
+			d.cfg.Sending()
 		}
 		answer := d.send(under, worker, body)
 		if batch == nil && ctx.Err() != nil {

@@ -206,11 +206,13 @@ func TestStandingOrders(t *testing.T) {
 	eventually(t, "it goes on while nobody leads", func() bool { return a.status().Counts["one"] > count+2 })
 }
 
-// A worker that has seen a newer leader ends the term of the old one.
+// A worker that has seen a newer leader ends the term of the old one. Sending is called before
+// firings are sent.
 func TestWorkerKnowsBetter(t *testing.T) {
 	r := newRig(t)
 	a := newWorkerAt(t).start()
-	l := r.lead(r.scheduler(scheduler.Config{Workers: []string{a.url()}}), 4)
+	var sending atomic.Int64
+	l := r.lead(r.scheduler(scheduler.Config{Workers: []string{a.url()}, Sending: func() { sending.Add(1) }}), 4)
 	eventually(t, "the worker knows the leader", func() bool { return a.status().Token == 4 })
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, a.url()+"/orders", bytes.NewReader([]byte(`{"orders":[]}`)))
 	if err != nil {
@@ -233,6 +235,9 @@ func TestWorkerKnowsBetter(t *testing.T) {
 	}
 	if n := len(r.firings(true)); n != 1 {
 		t.Errorf("%d are pending, the next leader should find the firing", n)
+	}
+	if sending.Load() == 0 {
+		t.Error("Sending was not called")
 	}
 }
 
