@@ -88,7 +88,7 @@ class Term:
             if not self._over and now() < self._until:
                 self._until = max(self._until, until)
                 self._hard = self._until + self._grace
-        self._mirror(self)
+                self._mirror(self)
 
     def _end(self, reason: str) -> None:
         with self._lock:
@@ -97,11 +97,11 @@ class Term:
             self._over = reason
             # The service may have granted the group to another process already.
             self._hard = min(self._hard, now() + self._grace)
+            self._mirror(self)
         self.stop.set()
-        self._mirror(self)
 
     def _ask(self, reason: str) -> None:
         with self._lock:
             self._asked = self._asked or reason
+            self._mirror(self)
         self.stop.set()
-        self._mirror(self)
