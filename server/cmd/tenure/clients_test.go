@@ -211,7 +211,7 @@ func clientCases() []clientCase {
 			says: []string{`"leads","term":1`, `"resigned"`}, calls: "campaign resign:1",
 		},
 		{
-			name: "a lease counts from when the call was sent", args: []string{"4"},
+			name: "a lease counts from when the call was sent", args: []string{"8"},
 			campaign: answers{after(500*time.Millisecond, lead)}, renew: answers{after(500*time.Millisecond, renewed(""))}, resign: answers{ok},
 			says: []string{`"resigned"`},
 			// Less drift, margin, grace, and the time that the answers took.
