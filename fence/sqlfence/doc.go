@@ -30,7 +30,9 @@
 // cluster with several writable servers (Galera, group replication) a lock is known to one server
 // only, so a mark fences nothing there. MySQL ends the transaction on a deadlock: a caller that
 // ignores that error and goes on writes without a guard. Call Guard before the transaction reads,
-// because at REPEATABLE READ, the default, what it read before may be older than the mark.
+// because at REPEATABLE READ, the default, what it read before may be older than the mark. Also at
+// that level seal before many write: a guard of a resource without a mark locks a gap, and many of
+// them at once can keep each other from making the mark.
 //
 // # How it works
 //
