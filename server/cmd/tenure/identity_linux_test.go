@@ -86,7 +86,7 @@ type candidateProcess struct {
 	link   *link
 }
 
-var worksWith = regexp.MustCompile(`works"?,? ?(?:"term": )?(\d+)`)
+var worksWith = regexp.MustCompile(`works"?,? ?(?:"term": ?)?(\d+)`)
 
 func tokensIn(text string) []string {
 	var all []string

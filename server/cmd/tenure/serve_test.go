@@ -422,7 +422,7 @@ func TestServeNotifies(t *testing.T) {
 	if err := p.Wait(); err != nil {
 		t.Error(err)
 	}
-	if said := p.stderr.String(); !strings.Contains(said, "msg=ready url="+p.ready.URL+` try="tenure exec --store=`+p.ready.URL+" billing -- ") {
+	if said := p.stderr.String(); !strings.Contains(said, "msg=ready url="+p.ready.URL+" ") || !strings.Contains(said, ` try="tenure exec --store=`+p.ready.URL+" billing -- ") {
 		t.Errorf("%s", said)
 	}
 	p.Cmd = nil
