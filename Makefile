@@ -96,12 +96,19 @@ test-system: programs ## twenty minutes: everything else, with real servers, pro
 	@echo "build the servers that the tests start: once, ten minutes"; go test -timeout 60m -run '^TestBuilt$$' ./internal/servertest
 	@echo "test the library: real time"; $(RACE) $(SLOW)
 	@$(RACE) -short ./sim/...
+	@$(MAKE) -j2 system-modules system-programs
+	@go run ./sim/cmd/sim -seeds 2000
+	@$(MAKE) lab-quick
+
+# These two run side by side: their tests wait for servers and leases more than they compute.
+.PHONY: system-modules system-programs
+system-modules:
 	@for m in $(filter-out ./ ./server/ ./reference/ ./lab/,$(CODE)); do echo "test $$m"; (cd $$m && $(RACE) ./...); done
+
+system-programs:
 	@echo "test server"; cd server && $(RACE) $(call rest,$(SERVER_UNIT))
 	@echo "test reference"; cd reference && $(RACE) $(call rest,$(REFERENCE_UNIT))
 	@echo "test lab"; cd lab && $(RACE) $(call rest,$(LAB_UNIT))
-	@go run ./sim/cmd/sim -seeds 2000
-	@$(MAKE) lab-quick
 
 # Both cores are kept busy meanwhile: these tests once failed only then.
 .PHONY: test-flaky
